@@ -27,6 +27,7 @@
  *                                        are not those that the writer's operation infers
  *     constant NAME = TENSOR VALUE ...   values in logical order, or one for all
  *     scalar   NAME = NUMBER             a run-time scalar and its default
+ *     extent   NAME = LOW..HIGH          a dimension that runs choose: see dynamic shapes below
  *     OPERATION field=value ...          a node: a problem line (plan.h)
  *
  * In a node "arg=@NAME" binds an argument to a tensor, which need not be declared if a node writes
@@ -44,6 +45,10 @@
  * Numbers. Fused nodes keep what they pass on in the arithmetic of the operation: a tensor that is
  * thereby left out is not rounded to its type, so that results are at least as exact as those of
  * the nodes one by one. An integer is rounded as its type says.
+ *
+ * Dynamic shapes. In tensors and in the fields of nodes a number may be a sum or product of extents
+ * in braces, that lines above declare: "input x = bf16:{N}x64", "a=f32:{B*N}x8@t", "@qkv+{N*64}".
+ * mica_graph_dynamic plans such a graph; other functions see it with its highest extents.
  *
  * Threads: a graph belongs to one thread at a time; plans are immutable and shared as others are.
  */
@@ -86,6 +91,11 @@ MICA_API mica_status mica_graph_constant(mica_graph *graph, const char *name,
 /* A run-time scalar. */
 MICA_API mica_status mica_graph_scalar(mica_graph *graph, const char *name, double value);
 
+/* Declares an extent: LOW is 1 or above. Buckets, see below, end at those `count` values and at
+ * HIGH; 0 means at powers of 2. In text "extent N = 1..512 buckets=16,64,512". */
+MICA_API mica_status mica_graph_extent(mica_graph *graph, const char *name, int64_t low,
+                                       int64_t high, const int64_t *buckets, int count);
+
 /* What an argument, or a scalar, of a node is bound to. */
 typedef struct mica_graph_bind {
     const char *arg;  /* its name in the operation: "x", "alpha" */
@@ -120,6 +130,26 @@ MICA_API mica_status mica_graph_problem(const mica_graph *graph, int index, mica
 MICA_API int mica_graph_bound(const mica_graph *graph, int node, int arg, int64_t *at);
 /* The values of a constant, element 0; NULL for other tensors. */
 MICA_API const void *mica_graph_data(const mica_graph *graph, int tensor);
+
+typedef struct mica_graph_extent_info {
+    const char *name;
+    int64_t low, high;
+    const int64_t *buckets; /* where they end, if that was said */
+    int count;
+} mica_graph_extent_info;
+/* Extent `index` in order of declaration, which is that of every array of their values; MICA_INVALID
+ * past the last. */
+MICA_API mica_status mica_graph_extent_at(const mica_graph *graph, int index,
+                                          mica_graph_extent_info *info);
+/* The extents of real tensors that are given, in the order of mica_graph_run.tensors; of outputs
+ * nothing is read. An extent is what a dimension of an input is that is it alone. MICA_INVALID where
+ * two say two values, where one says none, where a value is out of its range, and where another
+ * dimension is not what the graph has with these extents. */
+MICA_API mica_status mica_graph_extents(const mica_graph *graph, const mica_tensor *tensors,
+                                        int64_t *extents);
+/* The graph with those extents, a copy that has none. */
+MICA_API mica_status mica_graph_fix(const mica_graph *graph, const int64_t *extents,
+                                    mica_graph **fixed);
 
 /* ---- plans --------------------------------------------------------------------------------- */
 
@@ -205,6 +235,76 @@ typedef struct mica_graph_replays {
 } mica_graph_replays;
 MICA_API mica_status mica_graph_plan_replays(const mica_graph_plan *plan,
                                              mica_graph_replays *replays);
+
+/* ---- dynamic shapes -------------------------------------------------------------------------- */
+
+/* Plans of a graph with extents: for any values within their ranges.
+ *
+ *     mica_graph_read(g, "extent N = 1..4096\n"
+ *                        "input  x = f32:{N}x64\n" ...);
+ *     mica_graph_dynamic *d;
+ *     mica_graph_dynamic_create(ctx, g, NULL, &d);
+ *     mica_graph_plan *plan;
+ *     mica_graph_dynamic_plan(d, (int64_t[]){37}, &plan);
+ *     mica_graph_plan_run(plan, &run);                                      as any other plan
+ *     mica_graph_plan_destroy(plan);
+ *
+ * A bucket is what lies between two ends of every extent, powers of 2 unless the graph says others.
+ * The first time that one is met it is planned for its largest extents: rewrites, engines, configs,
+ * kernels and the places of tensors are chosen there, which takes what planning takes. Within it the
+ * plan of other extents is made of the same choices, without a search: so nothing is padded, nothing
+ * computed for rows that are not there, and every plan is of its exact extents. Each choice is
+ * checked once more for them; what does not hold there (a rewrite, an engine) is chosen anew.
+ *
+ * Plans are kept within a bound in bytes, and what was used least recently leaves. Constants are
+ * there once for all of them. Any thread may ask. With mica_graph_options.replay the plan of each
+ * extents records a CUDA graph of its own when it first runs. */
+typedef struct mica_graph_dynamic mica_graph_dynamic;
+
+typedef struct mica_graph_dynamic_options {
+    size_t size;                     /* sizeof(mica_graph_dynamic_options); 0 means version 0.1 */
+    const mica_graph_options *plans; /* how each is made; 0 means the default */
+    bool ahead;        /* all buckets are planned at once, at most 256; 0 means when first met */
+    int64_t plan_bytes; /* bound of the plans that are kept beside buckets; 0 means 64 MiB */
+} mica_graph_dynamic_options;
+
+/* Errors: MICA_INVALID if the graph is not right for its highest, its lowest or some extents
+ * between; those of planning, if that is ahead. */
+MICA_API mica_status mica_graph_dynamic_create(mica_context *context, const mica_graph *graph,
+                                               const mica_graph_dynamic_options *options,
+                                               mica_graph_dynamic **dynamic);
+/* NULL is allowed. Plans that were given out live on. */
+MICA_API void mica_graph_dynamic_destroy(mica_graph_dynamic *dynamic);
+/* The plan for these extents, made or found; for mica_graph_plan_destroy. MICA_INVALID with the
+ * value and the rule: an extent is out of its range, or tensors do not meet. */
+MICA_API mica_status mica_graph_dynamic_plan(mica_graph_dynamic *dynamic, const int64_t *extents,
+                                             mica_graph_plan **plan);
+/* That plan, run once. */
+MICA_API mica_status mica_graph_dynamic_run(mica_graph_dynamic *dynamic, const int64_t *extents,
+                                            const mica_graph_run *run);
+/* What the bucket of these extents needs. A plan in it needs as much, so that memory can be kept
+ * from run to run; only where a choice did not hold may mica_graph_plan_workspace say more. */
+MICA_API mica_status mica_graph_dynamic_workspace(mica_graph_dynamic *dynamic,
+                                                  const int64_t *extents, size_t *bytes);
+
+typedef struct mica_graph_dynamic_stats {
+    int64_t hits, misses;   /* plans that were there, and that were made */
+    int64_t anew;           /* of those made: with a rewrite or an engine chosen anew */
+    int64_t buckets;        /* planned */
+    int64_t plans, bytes;   /* kept now, beside buckets */
+    int64_t limit;          /* of bytes */
+} mica_graph_dynamic_stats;
+MICA_API mica_status mica_graph_dynamic_count(mica_graph_dynamic *dynamic,
+                                              mica_graph_dynamic_stats *stats);
+
+/* The graph, with its extents and constants, and the choices of each bucket that was planned, as
+ * text. Returns its length as snprintf does. */
+MICA_API int mica_graph_dynamic_text(mica_graph_dynamic *dynamic, char *buffer, size_t size);
+/* From that text, in this or another process: what it has buckets of is not chosen again. Errors: as
+ * of mica_graph_plan_from_text. options: for what is chosen anew; the mode is the text's. */
+MICA_API mica_status mica_graph_dynamic_from_text(mica_context *context, const char *text,
+                                                  const mica_graph_dynamic_options *options,
+                                                  mica_graph_dynamic **dynamic);
 
 /* ---- what a plan is made of: for tools ------------------------------------------------------- */
 

@@ -8,6 +8,8 @@
 #include <ctype.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -67,6 +69,32 @@ graph_packed *graph_packed_copy(const graph_packed *p, size_t size)
     graph_packed *copy = mica_alloc(bytes);
     if (copy) memcpy(copy, p, bytes);
     return copy;
+}
+
+/* ---- values of constants ---- */
+
+typedef struct counted {
+    atomic_int references;
+    _Alignas(16) char bytes[];
+} counted;
+
+static counted *counted_of(void *values)
+{
+    return (counted *)(void *)((char *)values - offsetof(counted, bytes));
+}
+
+void *graph_values_new(size_t bytes)
+{
+    counted *c = mica_alloc(sizeof *c + bytes);
+    if (!c) return NULL;
+    atomic_init(&c->references, 1);
+    return c->bytes;
+}
+
+void graph_values_release(void *values)
+{
+    if (values && atomic_fetch_sub(&counted_of(values)->references, 1) == 1)
+        mica_release(counted_of(values));
 }
 
 /* ---- lists ---- */
@@ -132,7 +160,7 @@ static mica_status room_for_name(mica_graph *g)
     return fill_table(g, g->table_size ? 2 * g->table_size : 64);
 }
 
-static mica_status check_name(const char *name)
+mica_status graph_check_name(const char *name)
 {
     if (!name || !*name) return mica_fail(MICA_INVALID, "a name is empty");
     size_t length = strlen(name);
@@ -166,7 +194,7 @@ static mica_status add_tensor(mica_graph *g, const char *name, int *index)
 
 mica_status graph_tensor_named(mica_graph *g, const char *name, int *index)
 {
-    MICA_TRY(check_name(name));
+    MICA_TRY(graph_check_name(name));
     int entry = graph_find(g, name);
     if (entry < 0) return mica_fail(MICA_INVALID, "%s is a scalar", name);
     if (!entry) return add_tensor(g, name, index);
@@ -217,7 +245,7 @@ mica_status mica_graph_tensor(mica_graph *g, const char *name, mica_graph_kind k
 {
     int index;
     if (!g) return mica_fail(MICA_INVALID, "graph is NULL");
-    MICA_TRY(check_name(name));
+    MICA_TRY(graph_check_name(name));
     if (kind == MICA_GRAPH_CONSTANT)
         return mica_fail(MICA_INVALID, "%s: a constant has values, see mica_graph_constant", name);
     MICA_TRY(check_declared(g, name, kind, t));
@@ -234,19 +262,19 @@ mica_status mica_graph_constant(mica_graph *g, const char *name, const mica_tens
 {
     int index;
     if (!g) return mica_fail(MICA_INVALID, "graph is NULL");
-    MICA_TRY(check_name(name));
+    MICA_TRY(graph_check_name(name));
     mica_tensor full = t ? *t : (mica_tensor){0};
     if (mica_tensor_given(&full) && full.rank == 0) full.rank = 1, full.dims[0] = 1;
     MICA_TRY(check_declared(g, name, MICA_GRAPH_CONSTANT, &full));
     if (full.rank > 0) mica_tensor_default_strides(&full);
     int64_t first, span = mica_tensor_span(&full, &first);
     if (span > 0 && !data) return mica_fail(MICA_INVALID, "%s: data is NULL", name);
-    void *copy = mica_alloc(span > 0 ? (size_t)span : 1);
+    void *copy = graph_values_new(span > 0 ? (size_t)span : 1);
     if (!copy) return mica_fail_memory((size_t)span);
     if (span > 0) memcpy(copy, (const char *)data + first, (size_t)span);
     mica_status status = graph_tensor_named(g, name, &index);
     if (status != MICA_OK) {
-        mica_release(copy);
+        graph_values_release(copy);
         return status;
     }
     graph_tensor *to = &g->tensors[index];
@@ -260,7 +288,7 @@ mica_status mica_graph_constant(mica_graph *g, const char *name, const mica_tens
 mica_status mica_graph_scalar(mica_graph *g, const char *name, double value)
 {
     if (!g) return mica_fail(MICA_INVALID, "graph is NULL");
-    MICA_TRY(check_name(name));
+    MICA_TRY(graph_check_name(name));
     if (!isfinite(value)) return mica_fail(MICA_INVALID, "%s: not a finite number", name);
     if (graph_find(g, name)) return mica_fail(MICA_INVALID, "%s is declared twice", name);
     MICA_TRY(room_for_name(g));
@@ -284,6 +312,7 @@ void graph_node_free(graph_node *n)
     mica_release(n->scalars);
     mica_release(n->scalar_of);
     mica_release(n->parts);
+    mica_release(n->open);
     *n = (graph_node){0};
 }
 
@@ -431,7 +460,8 @@ void graph_truncate(mica_graph *g, int tensors, int nodes, int scalars)
     while (g->tensor_count > tensors) {
         graph_tensor *t = &g->tensors[--g->tensor_count];
         mica_release(t->name);
-        mica_release(t->data);
+        mica_release(t->open);
+        graph_values_release(t->data);
     }
     while (g->scalar_count > scalars) mica_release(g->scalars[--g->scalar_count].name);
     if (!g->table_size) return;
@@ -445,6 +475,8 @@ void mica_graph_destroy(mica_graph *g)
 {
     if (!g) return;
     graph_truncate(g, 0, 0, 0);
+    graph_extents_truncate(g, 0);
+    mica_release(g->extents);
     mica_release(g->tensors);
     mica_release(g->nodes);
     mica_release(g->scalars);
@@ -462,8 +494,14 @@ static mica_status copy_node(const graph_node *from, graph_node *to)
     memcpy(to->scalar_of, from->scalar_of, (size_t)from->op->scalar_count * sizeof *to->scalar_of);
     to->given = graph_packed_copy(from->given, size);
     if (!to->given) return mica_fail_memory(size);
-    for (int i = 0; i < from->bind_count; i++)
-        MICA_TRY(graph_node_bind(to, from->binds[i].arg, from->binds[i].tensor, from->binds[i].at));
+    if (from->open && !(to->open = mica_copy_text(from->open)))
+        return mica_fail_memory(strlen(from->open));
+    if (!from->bind_count) return MICA_OK;
+    const size_t bytes = (size_t)from->bind_count * sizeof *to->binds;
+    to->binds = mica_alloc(bytes);
+    if (!to->binds) return mica_fail_memory(bytes);
+    memcpy(to->binds, from->binds, bytes);
+    to->bind_count = from->bind_count;
     return MICA_OK;
 }
 
@@ -475,38 +513,91 @@ static mica_status copy_tensor(mica_graph *to, const graph_tensor *t)
     copy->kind = t->kind;
     copy->declared = t->declared;
     copy->given = t->given;
-    if (!t->data) return MICA_OK;
-    int64_t span = mica_tensor_span(&t->given, NULL);
-    copy->data = mica_alloc(span > 0 ? (size_t)span : 1);
-    if (!copy->data) return mica_fail_memory((size_t)span);
-    if (span > 0) memcpy(copy->data, t->data, (size_t)span);
+    copy->data = t->data;
+    if (t->data) atomic_fetch_add(&counted_of(t->data)->references, 1);
+    if (t->open && !(copy->open = mica_copy_text(t->open)))
+        return mica_fail_memory(strlen(t->open));
     return MICA_OK;
 }
 
-static mica_status copy_parts(const mica_graph *g, mica_graph *copy)
+/* A tensor with numbers in place of names. */
+static mica_status fix_tensor(const mica_graph *g, const int64_t *values, mica_graph *to,
+                              const graph_tensor *t)
 {
-    for (int i = 0; i < g->tensor_count; i++) MICA_TRY(copy_tensor(copy, &g->tensors[i]));
+    char *filled;
+    size_t at;
+    mica_tensor given;
+    MICA_TRY(graph_fill_line(g, values, t->open, &filled, NULL, &at));
+    mica_status status = mica_tensor_from_text(filled, &given);
+    mica_release(filled);
+    if (status == MICA_OK) status = mica_graph_tensor(to, t->name, t->kind, &given);
+    return status;
+}
+
+static mica_status fix_node(const mica_graph *g, const int64_t *values, mica_graph *to,
+                            const graph_node *n)
+{
+    char *filled;
+    size_t at;
+    MICA_TRY(graph_fill_line(g, values, n->open, &filled, NULL, &at));
+    mica_status status = graph_read_filled(to, filled, n->line);
+    mica_release(filled);
+    /* results without a name, which inference has bound */
+    for (int i = 0; status == MICA_OK && i < n->bind_count; i++)
+        if (*g->tensors[n->binds[i].tensor].name == '.')
+            status = graph_node_bind(&to->nodes[to->node_count - 1], n->binds[i].arg,
+                                     n->binds[i].tensor, n->binds[i].at);
+    return status;
+}
+
+static mica_status copy_whole_node(const graph_node *from, mica_graph *to)
+{
+    graph_node n;
+    const mica_status status = copy_node(from, &n);
+    if (status == MICA_OK) return graph_node_add(to, &n);
+    graph_node_free(&n);
+    return status;
+}
+
+/* Tensors and nodes keep their numbers. values NULL: names stay. */
+static mica_status copy_parts(const mica_graph *g, const int64_t *values, mica_graph *copy)
+{
+    for (int i = 0; i < g->extent_count && !values; i++) {
+        const graph_extent *e = &g->extents[i];
+        MICA_TRY(
+            mica_graph_extent(copy, e->name, e->low, e->high, e->buckets, e->bucket_count));
+    }
+    for (int i = 0; i < g->tensor_count; i++)
+        MICA_TRY(values && g->tensors[i].open ? fix_tensor(g, values, copy, &g->tensors[i])
+                                              : copy_tensor(copy, &g->tensors[i]));
     for (int i = 0; i < g->scalar_count; i++)
         MICA_TRY(mica_graph_scalar(copy, g->scalars[i].name, g->scalars[i].value));
-    for (int i = 0; i < g->node_count; i++) {
-        graph_node n;
-        mica_status status = copy_node(&g->nodes[i], &n);
-        if (status != MICA_OK) {
-            graph_node_free(&n);
-            return status;
-        }
-        MICA_TRY(graph_node_add(copy, &n));
-    }
+    for (int i = 0; i < g->node_count; i++)
+        MICA_TRY(values && g->nodes[i].open ? fix_node(g, values, copy, &g->nodes[i])
+                                            : copy_whole_node(&g->nodes[i], copy));
     return MICA_OK;
+}
+
+static mica_status copy_of(const mica_graph *g, const int64_t *values, mica_graph **copy)
+{
+    MICA_TRY(mica_graph_create(copy));
+    const mica_status status = copy_parts(g, values, *copy);
+    if (status == MICA_OK) return MICA_OK;
+    mica_graph_destroy(*copy);
+    *copy = NULL;
+    return status;
 }
 
 mica_graph *graph_clone(const mica_graph *g)
 {
-    mica_graph *copy = NULL;
-    if (mica_graph_create(&copy) != MICA_OK) return NULL;
-    if (copy_parts(g, copy) == MICA_OK) return copy;
-    mica_graph_destroy(copy);
-    return NULL;
+    mica_graph *copy;
+    copy_of(g, NULL, &copy);
+    return copy;
+}
+
+mica_status graph_at_extents(const mica_graph *g, const int64_t *values, mica_graph **fixed)
+{
+    return copy_of(g, values, fixed);
 }
 
 /* ---- what others see ---- */

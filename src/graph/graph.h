@@ -6,6 +6,7 @@
  *   memory.c   who lies where      lower.c    plans and runs
  *   saved.c    plans as text       cache.c    plans that are there already
  *   replay.c   runs as one CUDA graph
+ *   extent.c   extents with names  dynamic.c  plans for any extents
  *
  * Nothing here names an operation but the files of rewrites/. */
 #ifndef MICA_GRAPH_GRAPH_H
@@ -38,6 +39,7 @@ typedef struct graph_node {
     int line;        /* of the text; 0: it has none */
     bool gone;       /* a rewrite has made it part of another node */
     char *parts;     /* the nodes that it stands for, where they are several */
+    char *open;      /* its line, where that has names of extents; or NULL */
 } graph_node;
 
 typedef struct graph_tensor {
@@ -45,7 +47,8 @@ typedef struct graph_tensor {
     mica_graph_kind kind;
     bool declared;
     mica_tensor given; /* as declared */
-    void *data;        /* of a constant, from its lowest element */
+    char *open;        /* the same as text, where that has names of extents; or NULL */
+    void *data;        /* of a constant, from its lowest element: graph_values_new */
     /* of inference */
     mica_tensor t;
     int writer;   /* node; -1: none */
@@ -59,12 +62,21 @@ typedef struct graph_scalar {
     double value;
 } graph_scalar;
 
+/* An extent with a name. Tensors and nodes that say it are there with its highest value. */
+typedef struct graph_extent {
+    char *name;
+    int64_t low, high;
+    int64_t *buckets; /* where buckets end, ascending, the last one at high; NULL: powers of 2 */
+    int bucket_count;
+} graph_extent;
+
 struct mica_graph {
     graph_tensor *tensors;
     graph_node *nodes;
     graph_scalar *scalars;
-    int tensor_count, node_count, scalar_count;
-    int tensor_room, node_room, scalar_room;
+    graph_extent *extents;
+    int tensor_count, node_count, scalar_count, extent_count;
+    int tensor_room, node_room, scalar_room, extent_room;
     int *table; /* of names: 0 is empty, i + 1 tensor i, -i - 1 scalar i */
     int table_size, table_used;
     int *order; /* of inference: nodes as they run */
@@ -73,6 +85,7 @@ struct mica_graph {
 /* ---- names ---- */
 
 enum { GRAPH_NAME = 200 }; /* characters of a name, its end included */
+mica_status graph_check_name(const char *name);
 /* 0, i + 1 or -i - 1, as in the table. */
 int graph_find(const mica_graph *g, const char *name);
 /* The tensor of that name, made if there is none. INVALID if the name is no name or a scalar's. */
@@ -100,9 +113,27 @@ const char *graph_node_name(const mica_graph *g, int node, char *buffer, size_t 
 /* mica_fail with the node in front. */
 mica_status graph_fail(const mica_graph *g, int node, mica_status status, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
+/* Copies share the values of constants. */
 mica_graph *graph_clone(const mica_graph *g);
+/* The graph with those values of its extents, without names. */
+mica_status graph_at_extents(const mica_graph *g, const int64_t *values, mica_graph **fixed);
+/* Memory of the values of a constant, counted. */
+void *graph_values_new(size_t bytes);
+void graph_values_release(void *values);
 /* Takes the graph back to fewer parts: what a statement that failed has added. */
 void graph_truncate(mica_graph *g, int tensors, int nodes, int scalars);
+
+/* ---- extents (extent.c) ---- */
+
+/* Replaces what stands in braces by its value, of the given values or, NULL, the highest ones. For
+ * mica_release; columns: of each character that of the line, or NULL. On INVALID *at is where. */
+mica_status graph_fill_line(const mica_graph *g, const int64_t *values, const char *line,
+                            char **filled, int **columns, size_t *at);
+/* INVALID, with the rule, unless each value is within its range. */
+mica_status graph_check_extents(const mica_graph *g, const int64_t *values);
+/* "N=37, M=4" */
+void graph_extents_text(const mica_graph *g, const int64_t *values, mica_text *text);
+void graph_extents_truncate(mica_graph *g, int count);
 
 /* How a node uses a bound tensor: IN, OUT, or INOUT where old content enters. */
 mica_dir graph_access(const graph_node *node, const void *desc, int bind);
@@ -110,6 +141,10 @@ mica_dir graph_access(const graph_node *node, const void *desc, int bind);
 /* ---- text (text.c, write.c) ---- */
 
 extern const char *const graph_words[]; /* by mica_graph_kind, then NULL */
+/* Adds the statement of one line, which has no names of extents. */
+mica_status graph_read_filled(mica_graph *g, const char *line, int number);
+/* mica_graph_text. */
+void graph_text_whole(const mica_graph *g, mica_text *text);
 /* The text form of what rewrites left, nodes in the order of the run. */
 void graph_text_lowered(const mica_graph *g, mica_text *text);
 

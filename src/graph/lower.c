@@ -41,6 +41,12 @@ typedef struct port {
     uintptr_t align_mask;
 } port;
 
+/* Constants on the device, of one or several plans. */
+typedef struct shared_constants {
+    atomic_int references;
+    char *memory;
+} shared_constants;
+
 struct mica_graph_plan {
     atomic_int references;
     mica_context *context;
@@ -53,11 +59,19 @@ struct mica_graph_plan {
     int step_count, place_count, port_count;
     int64_t *where; /* of the graph's tensors: in the workspace or among the constants */
     char *constants;
+    shared_constants *shared;
+    bool borrows; /* the constants of another plan */
+    graph_piece *pieces; /* of a bucket: what lies in the workspace; or NULL */
+    int piece_count;
     mica_graph_memory memory;
     graph_attempt *attempts;
     int attempt_count;
     mica_graph_mode mode;
-    const graph_choice *choices; /* while it is made, of a saved plan; NULL: none */
+    /* while it is made; NULL: none */
+    const graph_choice *choices;      /* of a saved plan */
+    const graph_decisions *decisions; /* of a bucket */
+    const mica_graph_plan *beside;    /* it has the same constants */
+    bool bucket, anew;
     bool cuda;
     graph_replay *replay;     /* or NULL */
     _Atomic uint64_t checked; /* a digest of pointers that were found not to overlap */
@@ -154,6 +168,20 @@ static void last_uses(const mica_graph_plan *p, int *last)
     }
 }
 
+/* What is needed at the same steps and is no larger may lie where a bucket's lies. */
+static bool lies_like(layout *l, const mica_graph_plan *like)
+{
+    if (!like || !like->pieces || like->piece_count != l->piece_count) return false;
+    for (int i = 0; i < l->piece_count; i++) {
+        const graph_piece *a = &l->pieces[i], *b = &like->pieces[i];
+        if (a->first != b->first || a->last != b->last || a->bytes > b->bytes) return false;
+    }
+    for (int i = 0; i < l->piece_count; i++) l->pieces[i].at = like->pieces[i].at;
+    l->p->memory.workspace = like->memory.workspace;
+    l->p->memory.least = like->memory.least;
+    return true;
+}
+
 static mica_status lay_out(layout *l)
 {
     mica_graph_plan *p = l->p;
@@ -172,7 +200,9 @@ static mica_status lay_out(layout *l)
         l->pieces[i].first = 0;
         l->pieces[i].last = steps - 1;
     }
-    MICA_TRY(graph_place(l->pieces, l->piece_count, steps, &p->memory.workspace, &p->memory.least));
+    if (!lies_like(l, p->decisions ? p->decisions->plan : NULL))
+        MICA_TRY(
+            graph_place(l->pieces, l->piece_count, steps, &p->memory.workspace, &p->memory.least));
     for (int s = 0; s < steps; s++) p->steps[s].workspace_at = l->pieces[own + s].at;
     for (int i = 0; i < tensors; i++) {
         int64_t first;
@@ -191,12 +221,43 @@ static mica_status find_places(mica_graph_plan *p, bool separate)
     l.piece_of = mica_alloc(tensors * sizeof *l.piece_of);
     mica_status status =
         l.pieces && l.piece_of ? lay_out(&l) : mica_fail_memory(tensors * sizeof *l.pieces);
-    mica_release(l.pieces);
+    if (p->bucket) {
+        p->pieces = l.pieces;
+        p->piece_count = l.piece_count;
+    } else {
+        mica_release(l.pieces);
+    }
     mica_release(l.piece_of);
     return status;
 }
 
 /* ---- constants ---- */
+
+static void release_constants(mica_context *c, shared_constants *s)
+{
+    if (!s || atomic_fetch_sub(&s->references, 1) != 1) return;
+    if (s->memory) mica_free(c, s->memory);
+    mica_release(s);
+}
+
+/* Copies of a graph share the values of constants. */
+static bool borrow_constants(mica_graph_plan *p)
+{
+    const mica_graph_plan *from = p->beside;
+    if (!from || !from->shared || from->memory.constants != p->memory.constants) return false;
+    for (int i = 0; i < p->graph->tensor_count; i++) {
+        const graph_tensor *t = &p->graph->tensors[i];
+        if (t->kind != MICA_GRAPH_CONSTANT) continue;
+        if (i >= from->graph->tensor_count || from->graph->tensors[i].data != t->data ||
+            from->where[i] != p->where[i])
+            return false;
+    }
+    p->shared = from->shared;
+    p->constants = p->shared->memory;
+    p->borrows = true;
+    atomic_fetch_add(&p->shared->references, 1);
+    return true;
+}
 
 static mica_status keep_constants(mica_graph_plan *p)
 {
@@ -210,10 +271,13 @@ static mica_status keep_constants(mica_graph_plan *p)
         total += ((size_t)span + 255) / 256 * 256;
     }
     p->memory.constants = total;
-    if (!total || p->context->device.offline) return MICA_OK;
+    if (!total || p->context->device.offline || borrow_constants(p)) return MICA_OK;
     void *memory;
+    p->shared = mica_alloc(sizeof *p->shared);
+    if (!p->shared) return mica_fail_memory(sizeof *p->shared);
+    atomic_init(&p->shared->references, 1);
     MICA_TRY(mica_malloc(p->context, (int64_t)total, &memory));
-    p->constants = memory;
+    p->constants = p->shared->memory = memory;
     for (int i = 0; i < g->tensor_count; i++) {
         const graph_tensor *t = &g->tensors[i];
         int64_t first, span;
@@ -272,12 +336,36 @@ static mica_status step_scalars(const graph_node *n, step *s)
     return MICA_OK;
 }
 
+/* With the engine and config of the bucket's step; where that does not take it, with another. */
+static mica_status plan_decided(mica_graph_plan *p, const graph_node *n, const void *desc,
+                                const char *nodes, const mica_options *options, mica_plan **plan)
+{
+    const graph_decisions *d = p->decisions;
+    const graph_choice *choice = p->step_count < d->choice_count ? d->choices + p->step_count : NULL;
+    mica_options named = {0};
+    if (!choice || strcmp(choice->nodes, nodes) != 0)
+        return mica_fail(MICA_NOT_FOUND, "%s is no step of the bucket", nodes);
+    MICA_TRY(mica_options_read(options, &named));
+    named.size = sizeof named;
+    named.mode = MICA_MODE_ESTIMATE;
+    named.engine = choice->engine;
+    named.config = *choice->config ? choice->config : NULL;
+    mica_status status =
+        mica_plan_create(p->context, n->op->name, desc, n->op->desc_size, &named, plan);
+    if (status != MICA_UNSUPPORTED) return status;
+    p->anew = true;
+    status = mica_plan_create(p->context, n->op->name, desc, n->op->desc_size, options, plan);
+    return status == MICA_UNSUPPORTED ? MICA_NOT_FOUND : status;
+}
+
 static mica_status plan_node(mica_graph_plan *p, int node, const mica_options *options)
 {
     const graph_node *n = &p->graph->nodes[node];
     step *s = &p->steps[p->step_count];
     _Alignas(16) char desc[MICA_MAX_DESC];
     char number[16];
+    mica_text digits = {number, sizeof number, 0};
+    mica_text_add(&digits, "%d", node);
     graph_unpack(n->resolved, desc, n->op->desc_size);
     s->node = node;
     s->empty = is_empty(n, desc);
@@ -286,8 +374,12 @@ static mica_status plan_node(mica_graph_plan *p, int node, const mica_options *o
                                  .config = choice && *choice->config ? choice->config : NULL,
                                  .nondeterministic = true};
     if (choice) options = &chosen;
+    const char *nodes = choice ? choice->nodes : n->parts ? n->parts : number;
     mica_status status =
-        mica_plan_create(p->context, n->op->name, desc, n->op->desc_size, options, &s->plan);
+        p->decisions
+            ? plan_decided(p, n, desc, nodes, options, &s->plan)
+            : mica_plan_create(p->context, n->op->name, desc, n->op->desc_size, options, &s->plan);
+    if (status == MICA_NOT_FOUND && p->decisions) return status;
     if (status != MICA_OK) {
         char text[3072];
         mica_text copy = {text, sizeof text, 0};
@@ -296,9 +388,7 @@ static mica_status plan_node(mica_graph_plan *p, int node, const mica_options *o
         return graph_fail(p->graph, node, status, "%s", text);
     }
     p->step_count++;
-    mica_text digits = {number, sizeof number, 0};
-    mica_text_add(&digits, "%d", node);
-    s->nodes = mica_copy_text(choice ? choice->nodes : n->parts ? n->parts : number);
+    s->nodes = mica_copy_text(nodes);
     if (!s->nodes) return mica_fail_memory(sizeof number);
     return step_scalars(n, s);
 }
@@ -359,7 +449,10 @@ static mica_status rewrite(mica_graph_plan *p, const mica_graph_options *o)
 {
     graph_rewriting r = {.g = p->graph, .device = p->context->device, .without = o->without};
     if (o->mode != MICA_GRAPH_FUSED || p->choices) return MICA_OK;
-    mica_status status = graph_rewrite_all(&r);
+    mica_status status =
+        p->decisions
+            ? graph_rewrite_again(&r, p->decisions->attempts, p->decisions->attempt_count)
+            : graph_rewrite_all(&r);
     p->attempts = r.attempts;
     p->attempt_count = r.attempt_count;
     return status;
@@ -372,7 +465,7 @@ static mica_status build(mica_graph_plan *p, const mica_graph_options *o)
     return lower(p, o);
 }
 
-static mica_status options_read(const mica_graph_options *given, mica_graph_options *o)
+mica_status graph_options_read(const mica_graph_options *given, mica_graph_options *o)
 {
     *o = (mica_graph_options){0};
     if (given) memcpy(o, given, given->size && given->size < sizeof *o ? given->size : sizeof *o);
@@ -394,21 +487,33 @@ static mica_status build_deep(void *user)
     return build(m->plan, m->options);
 }
 
-static mica_status make(mica_context *c, const mica_graph *g, const mica_graph_options *o,
-                        const graph_choice *choices, mica_graph_plan **plan)
+/* A plan of which nothing is made; it takes the graph over. */
+static mica_graph_plan *begin_plan(mica_context *c, mica_graph *g, const mica_graph_options *o)
 {
     mica_graph_plan *p = mica_alloc(sizeof *p);
-    if (!p) return mica_fail_memory(sizeof *p);
+    if (!p) {
+        mica_graph_destroy(g);
+        mica_fail_memory(sizeof *p);
+        return NULL;
+    }
     atomic_init(&p->references, 1);
     p->context = c;
     p->cuda = c->cuda != NULL;
     p->mode = o->mode;
-    p->choices = choices;
+    p->graph = g;
     atomic_fetch_add(&c->references, 1);
-    p->graph = graph_clone(g);
+    return p;
+}
+
+static mica_status finish_plan(mica_graph_plan *p, const mica_graph_options *o,
+                               mica_graph_plan **plan)
+{
+    mica_context *c = p->context;
     making m = {p, o};
     mica_status status = p->graph ? mica_deep_call(build_deep, &m) : MICA_OUT_OF_MEMORY;
     p->choices = NULL;
+    p->decisions = NULL;
+    p->beside = NULL;
     if (status == MICA_OK && o->replay && c->cuda && !c->device.offline)
         status = graph_replay_create(c->cuda, p->port_count, p->graph->scalar_count, p->step_count,
                                      &p->replay);
@@ -418,6 +523,41 @@ static mica_status make(mica_context *c, const mica_graph *g, const mica_graph_o
     }
     mica_graph_plan_destroy(p);
     return status;
+}
+
+static mica_status make(mica_context *c, const mica_graph *g, const mica_graph_options *o,
+                        const graph_choice *choices, mica_graph_plan **plan)
+{
+    if (g->extent_count)
+        return mica_fail(MICA_INVALID,
+                         "the graph has extents, %s among them: mica_graph_dynamic_create plans "
+                         "it, mica_graph_fix gives them values",
+                         g->extents[0].name);
+    mica_graph_plan *p = begin_plan(c, graph_clone(g), o);
+    if (!p) return MICA_OUT_OF_MEMORY;
+    p->choices = choices;
+    return finish_plan(p, o, plan);
+}
+
+mica_status graph_plan_decided(mica_context *c, mica_graph *g, const mica_graph_options *o,
+                               const graph_decisions *decisions, const mica_graph_plan *beside,
+                               bool *anew, mica_graph_plan **plan)
+{
+    mica_graph_plan *p = begin_plan(c, g, o);
+    *plan = NULL;
+    if (!p) return MICA_OUT_OF_MEMORY;
+    p->decisions = decisions;
+    p->beside = beside;
+    p->bucket = !decisions || !decisions->plan;
+    MICA_TRY(finish_plan(p, o, plan));
+    *anew = p->anew;
+    return MICA_OK;
+}
+
+const graph_attempt *graph_plan_attempts(const mica_graph_plan *p, int *count)
+{
+    *count = p->attempt_count;
+    return p->attempts;
 }
 
 /* A measurement that failed is made again when somebody asks again. */
@@ -453,7 +593,7 @@ mica_status graph_plan_make(mica_context *c, const mica_graph *g, const mica_gra
     if (!plan) return mica_fail(MICA_INVALID, "plan is NULL");
     *plan = NULL;
     if (!c || !g) return mica_fail(MICA_INVALID, "context or graph is NULL");
-    MICA_TRY(options_read(options, &o));
+    MICA_TRY(graph_options_read(options, &o));
     return choices ? make(c, g, &o, choices, plan) : find_or_make(c, g, &o, plan);
 }
 
@@ -468,7 +608,7 @@ void graph_plan_retain(mica_graph_plan *p)
     atomic_fetch_add(&p->references, 1);
 }
 
-static size_t graph_held(const mica_graph *g)
+static size_t graph_held(const mica_graph *g, bool values)
 {
     size_t bytes = sizeof *g + (size_t)g->tensor_room * sizeof *g->tensors +
                    (size_t)g->node_room * sizeof *g->nodes +
@@ -476,7 +616,7 @@ static size_t graph_held(const mica_graph *g)
     for (int i = 0; i < g->tensor_count; i++) {
         const graph_tensor *t = &g->tensors[i];
         bytes += strlen(t->name) + 1;
-        if (t->data) bytes += (size_t)mica_tensor_span(&t->given, NULL);
+        if (t->data && values) bytes += (size_t)mica_tensor_span(&t->given, NULL);
     }
     for (int i = 0; i < g->node_count; i++) {
         const graph_node *n = &g->nodes[i];
@@ -493,7 +633,8 @@ static size_t graph_held(const mica_graph *g)
 size_t graph_plan_held(const mica_graph_plan *p)
 {
     const size_t tensors = (size_t)p->graph->tensor_count;
-    size_t bytes = sizeof *p + p->memory.constants + graph_held(p->graph) +
+    size_t bytes = sizeof *p + (p->borrows ? 0 : p->memory.constants) +
+                   graph_held(p->graph, !p->borrows) + (size_t)p->piece_count * sizeof *p->pieces +
                    (size_t)p->graph->node_count * sizeof *p->steps +
                    (size_t)p->place_count * (sizeof *p->places + sizeof *p->tensor_of) +
                    tensors * (sizeof *p->ports + sizeof *p->where) +
@@ -524,7 +665,8 @@ void mica_graph_plan_destroy(mica_graph_plan *p)
         mica_release(p->steps[i].nodes);
     }
     for (int i = 0; i < p->attempt_count; i++) mica_release(p->attempts[i].reason);
-    if (p->constants) mica_free(p->context, p->constants);
+    release_constants(p->context, p->shared);
+    mica_release(p->pieces);
     mica_release(p->steps);
     mica_release(p->places);
     mica_release(p->tensor_of);

@@ -169,6 +169,7 @@ static mica_status check_fresh(const graph_rewriting *r, const int *from, int co
     if (mica_op_resolve(op, desc, op->desc_size, resolved, why) != MICA_OK) return MICA_UNSUPPORTED;
     fresh->resolved = graph_pack(resolved, op->desc_size);
     if (!fresh->resolved) return mica_fail_memory(op->desc_size);
+    if (r->again) return MICA_OK;
     const double together = predict(r, fresh);
     double apart = predict(r, &r->g->nodes[node]) + count * launch_ms;
     for (int i = 0; i < count; i++) apart += predict(r, &r->g->nodes[from[i]]);
@@ -292,6 +293,31 @@ mica_status graph_rewrite_all(graph_rewriting *r)
             forget_reasons(r, begin, node);
             MICA_TRY(try_node(r, node, &again));
         }
+    }
+    return MICA_OK;
+}
+
+static const graph_rewrite *rewrite_named(const char *name)
+{
+    for (int i = 0; i < graph_rewrite_count; i++)
+        if (!strcmp(graph_rewrites[i]->name, name)) return graph_rewrites[i];
+    return NULL;
+}
+
+mica_status graph_rewrite_again(graph_rewriting *r, const graph_attempt *attempts, int count)
+{
+    r->again = true;
+    for (int i = 0; i < count; i++) {
+        mica_why why = {""};
+        if (attempts[i].reason) continue;
+        const int node = attempts[i].node;
+        const graph_rewrite *row = rewrite_named(attempts[i].rewrite);
+        if (!row || node < 0 || node >= r->g->node_count || r->g->nodes[node].gone)
+            return MICA_NOT_FOUND;
+        const mica_status status = row->apply(r, node, &why);
+        if (status == MICA_UNSUPPORTED) return MICA_NOT_FOUND;
+        MICA_TRY(status);
+        MICA_TRY(note_attempt(r, row->name, node, NULL));
     }
     return MICA_OK;
 }

@@ -21,6 +21,7 @@ typedef struct graph_rewriting {
     mica_graph *g;
     mica_device_info device;
     const char *without;
+    bool again; /* what was worth it before is: the model is not asked */
     graph_attempt *attempts;
     int attempt_count, attempt_room;
 } graph_rewriting;
@@ -38,6 +39,9 @@ extern const int graph_rewrite_count;
 
 /* Tries all rewrites on an inferred graph; what it notes stays in `attempts`, also on an error. */
 mica_status graph_rewrite_all(graph_rewriting *r);
+/* Takes those that were taken in `attempts`, of a graph that has other extents. NOT_FOUND: one is
+ * not there, or its condition does not hold. */
+mica_status graph_rewrite_again(graph_rewriting *r, const graph_attempt *attempts, int count);
 
 /* ---- for rewrites ---- */
 

@@ -19,6 +19,8 @@ const char *const graph_words[] = {[MICA_GRAPH_VIRTUAL] = "tensor",    [MICA_GRA
 typedef struct reading {
     char *line, *at; /* a copy, without its comment; where we are */
     int number;
+    char *source; /* the same with names of extents; NULL: there are none */
+    int *columns; /* in it, of each character of the line */
 } reading;
 
 static mica_status fail_at(const reading *r, const char *at, const char *format, ...)
@@ -31,8 +33,8 @@ static mica_status fail_at(const reading *r, const char *at, const char *format,
     va_start(list, format);
     mica_format_list(text, sizeof text, format, list);
     va_end(list);
-    return mica_fail(MICA_INVALID, "line %d, column %d: %s", r->number, (int)(at - r->line) + 1,
-                     text);
+    const int column = r->columns ? r->columns[at - r->line] : (int)(at - r->line);
+    return mica_fail(MICA_INVALID, "line %d, column %d: %s", r->number, column + 1, text);
 }
 
 /* What a call that failed has said, with the place in front. */
@@ -177,6 +179,61 @@ static mica_status read_scalar(mica_graph *g, reading *r)
     return status == MICA_OK ? MICA_OK : failed_at(r, start, status);
 }
 
+/* "LOW..HIGH" */
+static mica_status read_range(const reading *r, const char *word, int64_t *low, int64_t *high)
+{
+    char *end;
+    errno = 0;
+    *low = strtoll(word, &end, 10);
+    const bool dots = end != word && !strncmp(end, "..", 2);
+    const char *second = dots ? end + 2 : word;
+    *high = strtoll(second, &end, 10);
+    if (!dots || end == second || *end || errno)
+        return fail_at(r, word, "\"%.40s\": a range is expected, LOW..HIGH", word);
+    return MICA_OK;
+}
+
+enum { MOST_BUCKETS = 64 };
+
+/* "buckets=16,64,256" */
+static mica_status read_buckets(const reading *r, const char *word, int64_t *buckets, int *count)
+{
+    static const char *const begin = "buckets=";
+    if (strncmp(word, begin, strlen(begin)) != 0)
+        return fail_at(r, word, "\"%.40s\": buckets=A,B,... or nothing is expected", word);
+    for (const char *at = word + strlen(begin);; at++) {
+        char *end;
+        errno = 0;
+        if (*count == MOST_BUCKETS) return fail_at(r, at, "more than %d buckets", MOST_BUCKETS);
+        buckets[*count] = strtoll(at, &end, 10);
+        if (end == at || (*end && *end != ',') || errno)
+            return fail_at(r, at, "\"%.40s\": the end of a bucket is expected", at);
+        ++*count;
+        at = end;
+        if (!*at) return MICA_OK;
+    }
+}
+
+static mica_status read_extent(mica_graph *g, reading *r)
+{
+    char name[GRAPH_NAME];
+    bool equals;
+    int64_t low, high, buckets[MOST_BUCKETS];
+    int count = 0;
+    skip_space(r);
+    const char *start = r->at;
+    MICA_TRY(read_name(r, name, &equals));
+    const char *word = equals ? next_word(r) : NULL;
+    if (!word) return fail_at(r, r->at, "a range is expected: extent NAME = LOW..HIGH");
+    MICA_TRY(read_range(r, word, &low, &high));
+    word = next_word(r);
+    if (word) MICA_TRY(read_buckets(r, word, buckets, &count));
+    word = next_word(r);
+    if (word) return fail_at(r, word, "\"%.40s\": nothing is expected here", word);
+    const mica_status status = mica_graph_extent(g, name, low, high, buckets, count);
+    return status == MICA_OK ? MICA_OK : failed_at(r, start, status);
+}
+
 /* ---- nodes ---- */
 
 typedef struct statement {
@@ -256,8 +313,8 @@ static mica_status read_node(mica_graph *g, reading *r, const char *word)
     s.op = mica_op_find(word);
     if (!s.op)
         return fail_at(r, word,
-                       "\"%.60s\" is no operation, and not input, output, inout, tensor, constant "
-                       "or scalar; `mica list` shows operations",
+                       "\"%.60s\" is no operation, and not input, output, inout, tensor, "
+                       "constant, scalar or extent; `mica list` shows operations",
                        word);
     MICA_TRY(graph_node_begin(s.op, &s.node));
     mica_status status = read_pairs(g, r, word, &s);
@@ -274,7 +331,106 @@ static mica_status read_line(mica_graph *g, reading *r)
     for (int i = 0; graph_words[i]; i++)
         if (!strcmp(word, graph_words[i])) return read_declaration(g, r, (mica_graph_kind)i);
     if (!strcmp(word, "scalar")) return read_scalar(g, r);
+    if (!strcmp(word, "extent")) return read_extent(g, r);
     return read_node(g, r, word);
+}
+
+/* ---- lines with names of extents ---- */
+
+static bool is_word(const char *at, size_t length, const char *word)
+{
+    return strlen(word) == length && !strncmp(at, word, length);
+}
+
+static bool declares(const char *at, size_t length)
+{
+    for (int i = 0; graph_words[i]; i++)
+        if (is_word(at, length, graph_words[i])) return true;
+    return false;
+}
+
+/* Extents stand in tensors, and in what a node's fields are; not in names. */
+static mica_status check_braces(const reading *r)
+{
+    const char *word = r->line + strspn(r->line, space), *brace = strchr(word, '{');
+    const size_t length = strcspn(word, space);
+    if (is_word(word, length, "scalar") || is_word(word, length, "extent") ||
+        is_word(word, length, graph_words[MICA_GRAPH_CONSTANT]))
+        return fail_at(r, brace, "extents stand in tensors and in nodes, not in a %.*s",
+                       (int)length, word);
+    for (; brace; brace = strchr(brace + 1, '{')) {
+        const char *begin = brace, *equals, *sign;
+        while (begin > r->line && !strchr(space, begin[-1])) begin--;
+        if (declares(word, length)) begin = word;
+        equals = memchr(begin, '=', (size_t)(brace - begin));
+        sign = equals ? memchr(equals, '@', (size_t)(brace - equals)) : NULL;
+        if (!equals || (sign && !memchr(sign, '+', (size_t)(brace - sign))))
+            return fail_at(r, brace, "a name has no extents in it");
+    }
+    return MICA_OK;
+}
+
+/* Puts the highest values in the place of names. */
+static mica_status fill(const mica_graph *g, reading *r)
+{
+    char *filled;
+    size_t at;
+    MICA_TRY(check_braces(r));
+    const mica_status status = graph_fill_line(g, NULL, r->line, &filled, &r->columns, &at);
+    if (status != MICA_OK) return failed_at(r, r->line + at, status);
+    r->source = r->line;
+    r->line = r->at = filled;
+    return MICA_OK;
+}
+
+/* Keeps the text of what a line has added. */
+static mica_status keep_open(mica_graph *g, const char *source)
+{
+    const char *at = source + strspn(source, space);
+    size_t length = strcspn(at, space);
+    char **open = g->node_count ? &g->nodes[g->node_count - 1].open : NULL;
+    if (declares(at, length)) {
+        char name[GRAPH_NAME];
+        at += length;
+        at += strspn(at, space);
+        length = strcspn(at, " \t\r=");
+        memcpy(name, at, length);
+        name[length] = 0;
+        open = &g->tensors[graph_find(g, name) - 1].open;
+        at = strchr(at, '=') + 1;
+        at += strspn(at, space);
+    }
+    mica_release(*open);
+    *open = mica_copy_text(at);
+    if (!*open) return mica_fail_memory(strlen(at) + 1);
+    for (length = strlen(*open); length && strchr(space, (*open)[length - 1]);)
+        (*open)[--length] = 0;
+    return MICA_OK;
+}
+
+static mica_status read_any_line(mica_graph *g, reading *r)
+{
+    const bool open = strchr(r->line, '{') != NULL;
+    if (open) MICA_TRY(fill(g, r));
+    MICA_TRY(read_line(g, r));
+    return open ? keep_open(g, r->source) : MICA_OK;
+}
+
+static void reading_end(reading *r)
+{
+    mica_release(r->line);
+    mica_release(r->source);
+    mica_release(r->columns);
+}
+
+mica_status graph_read_filled(mica_graph *g, const char *line, int number)
+{
+    reading r = {.line = mica_copy_text(line), .number = number};
+    if (!r.line) return mica_fail_memory(strlen(line) + 1);
+    r.at = r.line;
+    const mica_status status = read_line(g, &r);
+    reading_end(&r);
+    return status;
 }
 
 static void cut_comment(char *line)
@@ -296,8 +452,8 @@ static mica_status read_lines(mica_graph *g, const char *text)
         memcpy(r.line, text, length);
         r.at = r.line;
         cut_comment(r.line);
-        status = read_line(g, &r);
-        mica_release(r.line);
+        status = read_any_line(g, &r);
+        reading_end(&r);
         text += length + (text[length] == '\n');
     }
     return status;
@@ -307,7 +463,8 @@ static mica_status read_lines(mica_graph *g, const char *text)
 static void undeclare(mica_graph *g, const graph_tensor *before, int count)
 {
     for (int i = 0; i < count; i++) {
-        if (g->tensors[i].data != before[i].data) mica_release(g->tensors[i].data);
+        if (g->tensors[i].data != before[i].data) graph_values_release(g->tensors[i].data);
+        if (g->tensors[i].open != before[i].open) mica_release(g->tensors[i].open);
         g->tensors[i] = before[i];
     }
 }
@@ -316,6 +473,7 @@ mica_status mica_graph_read(mica_graph *g, const char *text)
 {
     if (!g || !text) return mica_fail(MICA_INVALID, "graph or text is NULL");
     const int tensors = g->tensor_count, nodes = g->node_count, scalars = g->scalar_count;
+    const int extents = g->extent_count;
     size_t bytes = (size_t)tensors * sizeof *g->tensors;
     graph_tensor *before = mica_alloc(bytes + 1);
     if (!before) return mica_fail_memory(bytes);
@@ -323,6 +481,7 @@ mica_status mica_graph_read(mica_graph *g, const char *text)
     mica_status status = read_lines(g, text);
     if (status != MICA_OK) {
         graph_truncate(g, tensors, nodes, scalars);
+        graph_extents_truncate(g, extents);
         undeclare(g, before, tensors);
     }
     mica_release(before);

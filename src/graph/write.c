@@ -27,7 +27,9 @@ static void declaration_text(const mica_graph *g, int tensor, mica_text *text)
 {
     const graph_tensor *t = &g->tensors[tensor];
     mica_text_add(text, "%s %s", graph_words[t->kind], t->name);
-    if (mica_tensor_given(&t->given)) {
+    if (t->open) {
+        mica_text_add(text, " = %s", t->open);
+    } else if (mica_tensor_given(&t->given)) {
         mica_text_add(text, " = ");
         tensor_text(&t->given, text);
     }
@@ -50,6 +52,10 @@ static void bind_text(const mica_graph *g, const graph_node *n, const graph_boun
 static void node_text(const mica_graph *g, const graph_node *n, mica_text *text)
 {
     _Alignas(16) char desc[MICA_MAX_DESC];
+    if (n->open) {
+        mica_text_add(text, "%s\n", n->open);
+        return;
+    }
     graph_unpack(n->given, desc, n->op->desc_size);
     mica_text_add(text, "%s", n->op->name);
     for (int i = 0; i < n->op->field_count; i++) {
@@ -70,8 +76,17 @@ static void node_text(const mica_graph *g, const graph_node *n, mica_text *text)
     mica_text_add(text, "\n");
 }
 
+static void extent_text(const graph_extent *e, mica_text *text)
+{
+    mica_text_add(text, "extent %s = %lld..%lld", e->name, (long long)e->low, (long long)e->high);
+    for (int i = 0; i < e->bucket_count; i++)
+        mica_text_add(text, "%s%lld", i ? "," : " buckets=", (long long)e->buckets[i]);
+    mica_text_add(text, "\n");
+}
+
 static void declarations_text(const mica_graph *g, bool lowered, mica_text *text)
 {
+    for (int i = 0; i < g->extent_count; i++) extent_text(&g->extents[i], text);
     for (int i = 0; i < g->tensor_count; i++) {
         const graph_tensor *t = &g->tensors[i];
         const bool gone = t->kind == MICA_GRAPH_VIRTUAL && t->writer < 0 && !t->reads;
@@ -85,10 +100,14 @@ int mica_graph_text(const mica_graph *g, char *buffer, size_t size)
 {
     mica_text text = {buffer, size, 0};
     if (size) *buffer = 0;
-    if (!g) return 0;
-    declarations_text(g, false, &text);
-    for (int i = 0; i < g->node_count; i++) node_text(g, &g->nodes[i], &text);
+    if (g) graph_text_whole(g, &text);
     return (int)text.length;
+}
+
+void graph_text_whole(const mica_graph *g, mica_text *text)
+{
+    declarations_text(g, false, text);
+    for (int i = 0; i < g->node_count; i++) node_text(g, &g->nodes[i], text);
 }
 
 void graph_text_lowered(const mica_graph *g, mica_text *text)
