@@ -37,7 +37,7 @@ static mica_status begin(mica_context *context, const graph_truth *truth, const 
     double ms = 0;
     *t = (timed){.device = cli_alloc(sizeof *t->device), .runs = 1};
     memset(t->device, 0, sizeof *t->device);
-    mica_status status = mica_graph_plan_create(context, g->graph, &options, &t->plan);
+    mica_status status = cli_graph_plan(context, g, &options, &t->plan);
     if (status == MICA_OK) status = graph_place(context, truth, t->plan, t->device);
     if (status == MICA_OK) status = mica_event_create(context, &t->from);
     if (status == MICA_OK) status = mica_event_create(context, &t->to);

@@ -99,7 +99,7 @@ static void check_mode(check *c, const cli_graph *g, const graph_truth *t, mica_
                        .fill = cli_fill_names[fill],
                        .text = text};
     options.replay = replay;
-    mica_status status = mica_graph_plan_create(c->context, g->graph, &options, &plan);
+    mica_status status = cli_graph_plan(c->context, g, &options, &plan);
     if (status == MICA_OK) status = graph_place(c->context, t, plan, d);
     if (status == MICA_OK) status = run(c, t, plan, d, replay, &replayed);
     if (status == MICA_OK) status = judge(c, t, plan, d, &o, text, sizeof text);
@@ -121,7 +121,7 @@ static void compile_graph(check *c, const cli_graph *g)
     mica_graph_plan *plan = NULL;
     check_outcome o = {
         .line = g->line, .engine = cli_graph_modes[g->mode], .fill = "", .text = text};
-    mica_status status = mica_graph_plan_create(c->context, g->graph, &options, &plan);
+    mica_status status = cli_graph_plan(c->context, g, &options, &plan);
     check_call_failed(c, status, &o, text, sizeof text);
     check_record(c, &o);
     mica_graph_plan_destroy(plan);
@@ -129,6 +129,7 @@ static void compile_graph(check *c, const cli_graph *g)
 
 void check_graphs(check *c)
 {
+    cli_graphs_spread(&c->graphs, c->seed);
     for (int i = 0; i < c->graphs.count && !cli_stopped() && !c->lost; i++) {
         const cli_graph *g = &c->graphs.items[i];
         const mica_options nodes = {.engine = c->engine, .nondeterministic = true};

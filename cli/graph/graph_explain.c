@@ -78,10 +78,35 @@ static void show_rewrites(const mica_graph_plan *plan)
     cli_table_end(&t);
 }
 
+static void show_extents(const cli_graph *g)
+{
+    cli_table t;
+    mica_graph_extent_info e;
+    if (!g->open) return;
+    heading("extents");
+    cli_table_begin(&t, "  name|>here|range|buckets end at");
+    for (int i = 0; mica_graph_extent_at(g->open, i, &e) == MICA_OK; i++) {
+        char *ends = cli_format("%s", e.count ? "" : "powers of 2");
+        for (int k = 0; k < e.count; k++) {
+            char *more = cli_format("%s%s%lld", ends, k ? " " : "", (long long)e.buckets[k]);
+            free(ends);
+            ends = more;
+        }
+        cli_cell(&t, "  %s", e.name);
+        cli_cell(&t, "%lld", (long long)g->extents[i]);
+        cli_cell(&t, "%lld to %lld", (long long)e.low, (long long)e.high);
+        cli_cell(&t, "%s", ends);
+        free(ends);
+    }
+    cli_table_print(&t, stdout);
+    cli_table_end(&t);
+}
+
 static void show(const cli_graph *g, const mica_graph_plan *plan)
 {
     mica_graph_memory m;
     printf("%s\n", g->line);
+    show_extents(g);
     show_tensors(plan);
     show_launches(plan);
     show_rewrites(plan);
@@ -160,7 +185,7 @@ int cli_graphs_explain(const cli_graphs *graphs, mica_context *context, const mi
         const cli_graph *g = &graphs->items[i];
         const mica_graph_options o = cli_graph_options(g, g->mode, nodes);
         mica_graph_plan *plan;
-        mica_status status = mica_graph_plan_create(context, g->graph, &o, &plan);
+        mica_status status = cli_graph_plan(context, g, &o, &plan);
         if (status != MICA_OK) {
             cli_say("%s: %s", g->line, mica_error());
             code = cli_worse(code, cli_exit_code(status));

@@ -7,11 +7,18 @@
 
 #include <jansson.h>
 
+enum { CLI_EXTENTS = 16 }; /* as many as a graph may have */
+
 typedef struct cli_graph {
     char *line; /* "graph file=net.graph" */
     mica_graph *graph;
     mica_graph_mode mode; /* of "mode=unfused" */
     char *without;        /* of "without=epilogue,..."; or NULL */
+    /* Of a graph that has extents: that graph, of which the other one is at these values. */
+    mica_graph *open;
+    char *path;
+    int64_t extents[CLI_EXTENTS];
+    bool chosen; /* by "extent=N=37,M=4" */
 } cli_graph;
 
 typedef struct cli_graphs {
@@ -25,6 +32,12 @@ extern const char *const cli_graph_modes[]; /* by mica_graph_mode */
 /* Reads the graphs among the arguments and takes them out of there. */
 void cli_graphs_take(cli_graphs *graphs, cli_options *options);
 void cli_graphs_free(cli_graphs *graphs);
+/* Graphs whose extents nobody has chosen are there at their lowest, at their highest, and at some
+ * between, which `seed` chooses. */
+void cli_graphs_spread(cli_graphs *graphs, uint64_t seed);
+/* The plan of a graph, with extents as mica_graph_dynamic makes it: that of their bucket first. */
+mica_status cli_graph_plan(mica_context *context, const cli_graph *graph,
+                           const mica_graph_options *options, mica_graph_plan **plan);
 /* The graph's own options, in a mode. */
 mica_graph_options cli_graph_options(const cli_graph *graph, mica_graph_mode mode,
                                      const mica_options *nodes);

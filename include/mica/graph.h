@@ -137,14 +137,14 @@ typedef struct mica_graph_extent_info {
     const int64_t *buckets; /* where they end, if that was said */
     int count;
 } mica_graph_extent_info;
-/* Extent `index` in order of declaration, which is that of every array of their values; MICA_INVALID
- * past the last. */
+/* Extent `index` in order of declaration, which is that of every array of their values;
+ * MICA_INVALID past the last. */
 MICA_API mica_status mica_graph_extent_at(const mica_graph *graph, int index,
                                           mica_graph_extent_info *info);
 /* The extents of real tensors that are given, in the order of mica_graph_run.tensors; of outputs
- * nothing is read. An extent is what a dimension of an input is that is it alone. MICA_INVALID where
- * two say two values, where one says none, where a value is out of its range, and where another
- * dimension is not what the graph has with these extents. */
+ * nothing is read. An extent is what a dimension of an input is that is it alone. MICA_INVALID
+ * where two say two values, where one says none, where a value is out of its range, and where
+ * another dimension is not what the graph has with these extents. */
 MICA_API mica_status mica_graph_extents(const mica_graph *graph, const mica_tensor *tensors,
                                         int64_t *extents);
 /* The graph with those extents, a copy that has none. */
@@ -251,10 +251,10 @@ MICA_API mica_status mica_graph_plan_replays(const mica_graph_plan *plan,
  *
  * A bucket is what lies between two ends of every extent, powers of 2 unless the graph says others.
  * The first time that one is met it is planned for its largest extents: rewrites, engines, configs,
- * kernels and the places of tensors are chosen there, which takes what planning takes. Within it the
- * plan of other extents is made of the same choices, without a search: so nothing is padded, nothing
- * computed for rows that are not there, and every plan is of its exact extents. Each choice is
- * checked once more for them; what does not hold there (a rewrite, an engine) is chosen anew.
+ * kernels and the places of tensors are chosen there, which takes what planning takes. Within it
+ * the plan of other extents is made of the same choices, without a search: so nothing is padded,
+ * nothing computed for rows that are not there, and every plan is of its exact extents. Each choice
+ * is checked once more for them; what does not hold there (a rewrite, an engine) is chosen anew.
  *
  * Plans are kept within a bound in bytes, and what was used least recently leaves. Constants are
  * there once for all of them. Any thread may ask. With mica_graph_options.replay the plan of each
@@ -264,7 +264,7 @@ typedef struct mica_graph_dynamic mica_graph_dynamic;
 typedef struct mica_graph_dynamic_options {
     size_t size;                     /* sizeof(mica_graph_dynamic_options); 0 means version 0.1 */
     const mica_graph_options *plans; /* how each is made; 0 means the default */
-    bool ahead;        /* all buckets are planned at once, at most 256; 0 means when first met */
+    bool ahead;         /* all buckets are planned at once, at most 256; 0 means when first met */
     int64_t plan_bytes; /* bound of the plans that are kept beside buckets; 0 means 64 MiB */
 } mica_graph_dynamic_options;
 
@@ -288,11 +288,11 @@ MICA_API mica_status mica_graph_dynamic_workspace(mica_graph_dynamic *dynamic,
                                                   const int64_t *extents, size_t *bytes);
 
 typedef struct mica_graph_dynamic_stats {
-    int64_t hits, misses;   /* plans that were there, and that were made */
-    int64_t anew;           /* of those made: with a rewrite or an engine chosen anew */
-    int64_t buckets;        /* planned */
-    int64_t plans, bytes;   /* kept now, beside buckets */
-    int64_t limit;          /* of bytes */
+    int64_t hits, misses; /* plans that were there, and that were made */
+    int64_t anew;         /* of those made: with a rewrite or an engine chosen anew */
+    int64_t buckets;      /* planned */
+    int64_t plans, bytes; /* kept now, beside buckets */
+    int64_t limit;        /* of bytes */
 } mica_graph_dynamic_stats;
 MICA_API mica_status mica_graph_dynamic_count(mica_graph_dynamic *dynamic,
                                               mica_graph_dynamic_stats *stats);
@@ -300,8 +300,8 @@ MICA_API mica_status mica_graph_dynamic_count(mica_graph_dynamic *dynamic,
 /* The graph, with its extents and constants, and the choices of each bucket that was planned, as
  * text. Returns its length as snprintf does. */
 MICA_API int mica_graph_dynamic_text(mica_graph_dynamic *dynamic, char *buffer, size_t size);
-/* From that text, in this or another process: what it has buckets of is not chosen again. Errors: as
- * of mica_graph_plan_from_text. options: for what is chosen anew; the mode is the text's. */
+/* From that text, in this or another process: what it has buckets of is not chosen again. Errors:
+ * as of mica_graph_plan_from_text. options: for what is chosen anew; the mode is the text's. */
 MICA_API mica_status mica_graph_dynamic_from_text(mica_context *context, const char *text,
                                                   const mica_graph_dynamic_options *options,
                                                   mica_graph_dynamic **dynamic);

@@ -86,7 +86,8 @@ static mica_status note_decisions(bucket *b)
 }
 
 /* What a call has refused, with the extents in front. */
-static mica_status refused_at(const mica_graph_dynamic *d, const int64_t *values, mica_status status)
+static mica_status refused_at(const mica_graph_dynamic *d, const int64_t *values,
+                              mica_status status)
 {
     char why[3072], extents[512] = "";
     mica_text text = {extents, sizeof extents, 0};
@@ -149,8 +150,8 @@ static mica_status make_bucket(mica_graph_dynamic *d, const int64_t *ends,
     mica_status status = b ? graph_at_extents(d->graph, ends, &g) : mica_fail_memory(sizeof *b);
     if (b) atomic_init(&b->references, 1);
     if (status == MICA_OK)
-        status = graph_plan_decided(d->context, g, options, decisions,
-                                    beside ? beside->plan : NULL, anew, &b->plan);
+        status = graph_plan_decided(d->context, g, options, decisions, beside ? beside->plan : NULL,
+                                    anew, &b->plan);
     if (status == MICA_OK) status = note_decisions(b);
     bucket_release(beside);
     if (status != MICA_OK) {
@@ -195,8 +196,7 @@ static mica_status plan_ahead(mica_graph_dynamic *d)
     int64_t ends[MOST_EXTENTS];
     int count = 0;
     for (int i = 0; i < g->extent_count; i++) ends[i] = end_of(&g->extents[i], g->extents[i].low);
-    do
-        count++;
+    do count++;
     while (count <= MOST_BUCKETS && next_bucket(g, ends));
     if (count > MOST_BUCKETS)
         return mica_fail(MICA_UNSUPPORTED, "ahead: more than %d buckets, plan them when first met",

@@ -18,8 +18,8 @@ static const int64_t highest = INT64_C(1) << 48; /* elements of a tensor */
 static int find_extent(const mica_graph *g, const char *name, size_t length)
 {
     int i = g->extent_count - 1;
-    while (i >= 0 && (strlen(g->extents[i].name) != length ||
-                      strncmp(g->extents[i].name, name, length) != 0))
+    while (i >= 0 &&
+           (strlen(g->extents[i].name) != length || strncmp(g->extents[i].name, name, length) != 0))
         i--;
     return i;
 }
@@ -35,8 +35,9 @@ static mica_status check_buckets(const char *name, int64_t low, int64_t high,
             return mica_fail(MICA_INVALID, "%s: a bucket ends at %lld, its range is %lld to %lld",
                              name, (long long)buckets[i], (long long)low, (long long)high);
         if (i && buckets[i] <= buckets[i - 1])
-            return mica_fail(MICA_INVALID, "%s: a bucket ends at %lld behind one at %lld; they "
-                                           "ascend",
+            return mica_fail(MICA_INVALID,
+                             "%s: a bucket ends at %lld behind one at %lld; they "
+                             "ascend",
                              name, (long long)buckets[i], (long long)buckets[i - 1]);
     }
     return MICA_OK;
@@ -282,7 +283,8 @@ mica_status mica_graph_extents(const mica_graph *g, const mica_tensor *tensors, 
 {
     const char *whose[MOST_EXTENTS] = {NULL};
     int64_t found[MOST_EXTENTS] = {0};
-    if (!g || !tensors || !values) return mica_fail(MICA_INVALID, "graph, tensors or values is NULL");
+    if (!g || !tensors || !values)
+        return mica_fail(MICA_INVALID, "graph, tensors or values is NULL");
     for (int i = 0, n = 0; i < g->tensor_count; i++) {
         const graph_tensor *t = &g->tensors[i];
         const bool real = is_given(t) || t->kind == MICA_GRAPH_OUTPUT;

@@ -564,8 +564,7 @@ static mica_status copy_parts(const mica_graph *g, const int64_t *values, mica_g
 {
     for (int i = 0; i < g->extent_count && !values; i++) {
         const graph_extent *e = &g->extents[i];
-        MICA_TRY(
-            mica_graph_extent(copy, e->name, e->low, e->high, e->buckets, e->bucket_count));
+        MICA_TRY(mica_graph_extent(copy, e->name, e->low, e->high, e->buckets, e->bucket_count));
     }
     for (int i = 0; i < g->tensor_count; i++)
         MICA_TRY(values && g->tensors[i].open ? fix_tensor(g, values, copy, &g->tensors[i])

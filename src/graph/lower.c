@@ -60,7 +60,7 @@ struct mica_graph_plan {
     int64_t *where; /* of the graph's tensors: in the workspace or among the constants */
     char *constants;
     shared_constants *shared;
-    bool borrows; /* the constants of another plan */
+    bool borrows;        /* the constants of another plan */
     graph_piece *pieces; /* of a bucket: what lies in the workspace; or NULL */
     int piece_count;
     mica_graph_memory memory;
@@ -341,7 +341,8 @@ static mica_status plan_decided(mica_graph_plan *p, const graph_node *n, const v
                                 const char *nodes, const mica_options *options, mica_plan **plan)
 {
     const graph_decisions *d = p->decisions;
-    const graph_choice *choice = p->step_count < d->choice_count ? d->choices + p->step_count : NULL;
+    const graph_choice *choice =
+        p->step_count < d->choice_count ? d->choices + p->step_count : NULL;
     mica_options named = {0};
     if (!choice || strcmp(choice->nodes, nodes) != 0)
         return mica_fail(MICA_NOT_FOUND, "%s is no step of the bucket", nodes);
@@ -375,10 +376,9 @@ static mica_status plan_node(mica_graph_plan *p, int node, const mica_options *o
                                  .nondeterministic = true};
     if (choice) options = &chosen;
     const char *nodes = choice ? choice->nodes : n->parts ? n->parts : number;
-    mica_status status =
-        p->decisions
-            ? plan_decided(p, n, desc, nodes, options, &s->plan)
-            : mica_plan_create(p->context, n->op->name, desc, n->op->desc_size, options, &s->plan);
+    mica_status status = p->decisions ? plan_decided(p, n, desc, nodes, options, &s->plan)
+                                      : mica_plan_create(p->context, n->op->name, desc,
+                                                         n->op->desc_size, options, &s->plan);
     if (status == MICA_NOT_FOUND && p->decisions) return status;
     if (status != MICA_OK) {
         char text[3072];
@@ -450,9 +450,8 @@ static mica_status rewrite(mica_graph_plan *p, const mica_graph_options *o)
     graph_rewriting r = {.g = p->graph, .device = p->context->device, .without = o->without};
     if (o->mode != MICA_GRAPH_FUSED || p->choices) return MICA_OK;
     mica_status status =
-        p->decisions
-            ? graph_rewrite_again(&r, p->decisions->attempts, p->decisions->attempt_count)
-            : graph_rewrite_all(&r);
+        p->decisions ? graph_rewrite_again(&r, p->decisions->attempts, p->decisions->attempt_count)
+                     : graph_rewrite_all(&r);
     p->attempts = r.attempts;
     p->attempt_count = r.attempt_count;
     return status;

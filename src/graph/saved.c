@@ -39,8 +39,8 @@ static void choices_text(const mica_graph_plan *p, mica_text *text)
 {
     mica_graph_step s;
     for (int i = 0; mica_graph_plan_step(p, i, &s) == MICA_OK; i++)
-        mica_text_add(text, "choice %s|%s|%s\n", mica_plan_engine(s.plan),
-                      mica_plan_config(s.plan), s.nodes);
+        mica_text_add(text, "choice %s|%s|%s\n", mica_plan_engine(s.plan), mica_plan_config(s.plan),
+                      s.nodes);
 }
 
 int mica_graph_plan_text(const mica_graph_plan *p, char *buffer, size_t size)
@@ -205,7 +205,8 @@ static mica_status read_graph(const char *at, int line, mica_graph **g)
 static void forget(saved *s)
 {
     for (int i = 0; i < s->count; i++) mica_release(s->choices[i].memory);
-    for (int i = 0; i < s->attempt_count; i++) mica_release((void *)(uintptr_t)s->attempts[i].rewrite);
+    for (int i = 0; i < s->attempt_count; i++)
+        mica_release((void *)(uintptr_t)s->attempts[i].rewrite);
     s->count = s->attempt_count = 0;
 }
 
@@ -270,8 +271,8 @@ static mica_status read_rewrite(saved *s)
     char *space = strchr(value, ' ');
     const long node = space ? strtol(space + 1, &end, 10) : -1;
     if (!space || end == space + 1 || *end || node < 0 || node > INT32_MAX) {
-        const mica_status status = mica_fail(
-            MICA_INVALID, "line %d: \"%.60s\": NAME NODE is expected", s->line, value);
+        const mica_status status =
+            mica_fail(MICA_INVALID, "line %d: \"%.60s\": NAME NODE is expected", s->line, value);
         mica_release(value);
         return status;
     }
@@ -294,8 +295,8 @@ static mica_status read_bucket(saved *s, mica_graph_dynamic *d, const mica_graph
     const mica_status status = graph_dynamic_restore(d, ends, &decisions);
     forget(s);
     if (status != MICA_NOT_FOUND) return status;
-    return mica_fail(MICA_UNSUPPORTED, "line %d: what was chosen for this bucket does not hold here",
-                     line);
+    return mica_fail(MICA_UNSUPPORTED,
+                     "line %d: what was chosen for this bucket does not hold here", line);
 }
 
 static mica_status build_dynamic(saved *s, mica_context *c, const char *text,

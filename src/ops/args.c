@@ -16,7 +16,7 @@ static bool holds(const mica_op *op, const mica_arg *a, const void *desc)
     if (!a->when) return true;
     for (int i = 0; i < op->field_count; i++) {
         const mica_field *f = &op->fields[i];
-        if (strcmp(f->name, a->when) != 0) continue;
+        if (*f->name != *a->when || strcmp(f->name, a->when) != 0) continue;
         const char *at = (const char *)desc + f->offset;
         if (f->kind == MICA_FIELD_FLAG) return *(const bool *)at;
         int count = f->kind == MICA_FIELD_LIST ? f->count : 1;
@@ -138,9 +138,11 @@ static mica_tensor model_of(const mica_op *op, const void *desc, int i)
     return t;
 }
 
-static void infer_once(const mica_op *op, void *desc)
+/* Whether a tensor was inferred. */
+static bool infer_once(const mica_op *op, void *desc)
 {
     int pass = mica_op_pass(op, desc);
+    bool any = false;
     for (int i = 0; i < op->arg_count; i++) {
         const mica_arg *a = &op->args[i];
         mica_tensor *t = tensor_of(op, desc, i);
@@ -156,13 +158,14 @@ static void infer_once(const mica_op *op, void *desc)
         *t = model;
         t->dtype = type;
         mica_tensor_strides_like(t, &model);
+        any = true;
     }
+    return any;
 }
 
 void mica_args_infer(const mica_op *op, void *desc)
 {
-    infer_once(op, desc);
-    infer_once(op, desc); /* what is as one behind it in the table */
+    if (infer_once(op, desc)) infer_once(op, desc); /* what is as one behind it in the table */
 }
 
 /* The argument's name, if it has the model's dimensions. */

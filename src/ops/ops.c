@@ -21,7 +21,8 @@ const int mica_op_count = (int)(sizeof mica_ops / sizeof *mica_ops);
 static const mica_op *find(const char *name, size_t length)
 {
     for (int i = 0; i < mica_op_count; i++)
-        if (strlen(mica_ops[i]->name) == length && !strncmp(mica_ops[i]->name, name, length))
+        if (*mica_ops[i]->name == *name && !strncmp(mica_ops[i]->name, name, length) &&
+            !mica_ops[i]->name[length])
             return mica_ops[i];
     return NULL;
 }
@@ -31,9 +32,15 @@ const mica_op *mica_op_find(const char *name)
     return find(name, strlen(name));
 }
 
+/* Asked very often while plans are made: most names differ in their first letter. */
+static bool is_name(const char *a, const char *b)
+{
+    return *a == *b && !strcmp(a, b);
+}
+
 int mica_op_pass(const mica_op *op, const void *desc)
 {
-    if (strcmp(op->fields[0].name, "pass") != 0) return 0;
+    if (!is_name(op->fields[0].name, "pass")) return 0;
     int32_t pass;
     memcpy(&pass, (const char *)desc + op->fields[0].offset, sizeof pass);
     return pass;
@@ -48,7 +55,7 @@ mica_dir mica_op_dir(const mica_op *op, const void *desc, int i)
 int mica_op_arg_index(const mica_op *op, const char *name)
 {
     for (int i = 0; name && i < op->arg_count; i++)
-        if (!strcmp(op->args[i].name, name)) return i;
+        if (is_name(op->args[i].name, name)) return i;
     return -1;
 }
 

@@ -202,15 +202,19 @@ static mica_status build_missing(void *user)
     if (mica_op_resolve(key->op, key->desc, key->op->desc_size, desc, &why) != MICA_OK)
         return mica_fail(MICA_INVALID, "%s: %s", key->op->name, why.text);
     MICA_TRY(mica_packed_check(key->op, desc, m->options->packed));
-    char *problem = record_problem(key->op, desc, m->options);
-    if (!problem) return mica_fail_memory(sizeof key->desc);
+    /* An engine that is named and not timed asks no record. */
+    const mica_options *o = m->options;
+    const bool said = !o->engine || o->mode != MICA_MODE_ESTIMATE || mica_log_wants(MICA_LOG_INFO);
+    char *problem = said ? record_problem(key->op, desc, o) : NULL;
+    if (said && !problem) return mica_fail_memory(sizeof key->desc);
     mica_status status = choose(c, key->op, desc, problem, m->options, plan);
     if (status == MICA_OK) {
         /* A measurement that failed is made again when somebody asks again. */
         if (!*mica_plan_full(*plan)->disturbed)
             mica_plan_cache_add(&c->cache, key, key_bytes(key), m->hash, &cached_plan, *plan);
-        mica_log(MICA_LOG_INFO, "plan,%s,%s,miss,%.3f,%s", c->device.name, (*plan)->engine->name,
-                 1e3 * (mica_seconds() - start), problem);
+        if (problem)
+            mica_log(MICA_LOG_INFO, "plan,%s,%s,miss,%.3f,%s", c->device.name,
+                     (*plan)->engine->name, 1e3 * (mica_seconds() - start), problem);
     }
     mica_release(problem);
     return status;

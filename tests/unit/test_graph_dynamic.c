@@ -8,19 +8,18 @@
 
 /* Rows by row, along them, and a reduction over them; constants; an epilogue, a softmax and a norm
  * to rewrite; a view with an offset. */
-static const char *const network =
-    "extent N = 1..70\n"
-    "input  x = f32:{N}x16\n"
-    "input  both = f32:{2*N}x8\n"
-    "constant w = f32:16x8 0.25\n"
-    "constant b = f32:8 -0.5\n"
-    "output y\noutput total\noutput p\n"
-    "gemm a=@x b=@w c=@t\n"
-    "pointwise expr=relu(x0+x1) x0=@t x1=f32:1x8@b y0=@u\n"
-    "pointwise expr=x0+x1 x0=@u x1=f32:{N}x8@both+{8*N} y0=@v\n"
-    "softmax x=@v y=@p axis=1\n"
-    "reduce kind=sum axes=0 x=@v y=@total\n"
-    "norm kind=rms x=@v y=@y\n";
+static const char *const network = "extent N = 1..70\n"
+                                   "input  x = f32:{N}x16\n"
+                                   "input  both = f32:{2*N}x8\n"
+                                   "constant w = f32:16x8 0.25\n"
+                                   "constant b = f32:8 -0.5\n"
+                                   "output y\noutput total\noutput p\n"
+                                   "gemm a=@x b=@w c=@t\n"
+                                   "pointwise expr=relu(x0+x1) x0=@t x1=f32:1x8@b y0=@u\n"
+                                   "pointwise expr=x0+x1 x0=@u x1=f32:{N}x8@both+{8*N} y0=@v\n"
+                                   "softmax x=@v y=@p axis=1\n"
+                                   "reduce kind=sum axes=0 x=@v y=@total\n"
+                                   "norm kind=rms x=@v y=@y\n";
 
 /* Attention of one head over S places, of a batch of B. */
 static const char *const heads =
@@ -234,8 +233,10 @@ static void texts_are_refused(void **state)
     refused("extent N = 1..9 bucket=3\n", "buckets=A,B,... or nothing");
     refused("extent N = 1..9 buckets=3,3\n", "a bucket ends at 3 behind one at 3");
     refused("extent N = 1..9 buckets=12\n", "a bucket ends at 12, its range is 1 to 9");
-    refused("extent N = 1..9\nextent N = 1..9\n", "line 2, column 8: the extent N is declared twice");
-    refused("input x = f32:{N}x4\n", "line 1, column 16: N is no extent that a line above declares");
+    refused("extent N = 1..9\nextent N = 1..9\n",
+            "line 2, column 8: the extent N is declared twice");
+    refused("input x = f32:{N}x4\n",
+            "line 1, column 16: N is no extent that a line above declares");
     refused("extent N = 1..9\ninput x = f32:{N/2}x4\n", "line 2, column 17: \"/2}x4\": '*'");
     refused("extent N = 1..9\ninput x = f32:{}\n", "column 16: \"}\": the name of an extent");
     refused("extent N = 1..9\ninput x = f32:{N\n", "'*', '+', '-' or '}' is expected");
@@ -293,7 +294,9 @@ static void extents_of_tensors(void **state)
     int64_t n = 0;
     mica_tensor t[] = {mica_tensor_packed(MICA_F32, 2, (int64_t[]){37, 16}),
                        mica_tensor_packed(MICA_F32, 2, (int64_t[]){74, 8}),
-                       {0}, {0}, {0}};
+                       {0},
+                       {0},
+                       {0}};
     assert_int_equal(mica_graph_extents(g, t, &n), MICA_OK);
     assert_int_equal(n, 37);
     t[1].dims[0] = 75;
@@ -356,8 +359,9 @@ static void statements_are_taken_whole_or_not(void **state)
     mica_graph *g = graph_of(network);
     mica_graph_extent_info e;
     mica_graph_text(g, once, sizeof once);
-    assert_int_equal(mica_graph_read(g, "extent M = 1..3\ninput z = f32:{M}x{N}\ninput z = f32:4\n"),
-                     MICA_INVALID);
+    assert_int_equal(
+        mica_graph_read(g, "extent M = 1..3\ninput z = f32:{M}x{N}\ninput z = f32:4\n"),
+        MICA_INVALID);
     mica_graph_text(g, twice, sizeof twice);
     assert_string_equal(once, twice);
     assert_int_equal(mica_graph_extent_at(g, 0, &e), MICA_OK);
@@ -403,7 +407,8 @@ static void saved_with_their_buckets(void **state)
     assert_int_equal(stats_of(again).buckets, 2);
     assert_true(same_results(plan_at(again, extents[0]), heads, extents[0]));
     assert_int_equal(stats_of(again).buckets, 2);
-    assert_true(same_results(plan_at(again, other), heads, other)); /* a bucket that was not there */
+    assert_true(
+        same_results(plan_at(again, other), heads, other)); /* a bucket that was not there */
     assert_int_equal(stats_of(again).buckets, 3);
     mica_graph_dynamic_destroy(again);
     mica_graph_dynamic_destroy(d);
