@@ -191,7 +191,8 @@ typedef struct mica_graph_stats {
     int64_t limit;        /* of bytes: what was used least recently leaves first */
 } mica_graph_stats;
 MICA_API mica_status mica_graph_cache_stats(const mica_context *context, mica_graph_stats *stats);
-/* Its bound in bytes (default 64 MiB); 0 empties and disables it. */
+/* Its bound in bytes (default 64 MiB); 0 empties and disables it. mica_context_cache_limit(context,
+ * 0) empties it, too. */
 MICA_API mica_status mica_graph_cache_limit(mica_context *context, int64_t bytes);
 
 /* Bytes of workspace that a run needs, exactly; 256-byte alignment. */
@@ -221,7 +222,9 @@ typedef struct mica_graph_run {
  * than those of the run before, the nodes that have them are changed in place, and what is enqueued
  * already is not concerned. Any thread may run such a plan: one that finds another in it, and a run
  * on a stream that is being captured, launch one by one, and so do all runs where the driver is
- * older than CUDA 12.3, with MICA_SYNC=1, and where steps are other libraries'. The GPU does not
+ * older than CUDA 12.3, with MICA_SYNC=1, and where steps are other libraries'. Where launches
+ * become other ones than a node can take, the graph is recorded again; the plan that has been so
+ * eight times launches one by one for good. The GPU does not
  * run a CUDA graph beside itself: runs on two streams wait for each other. Results are the same.
  * Such a plan is the caller's own: it is not in the cache, and mica_graph_plan_text does not say
  * it. */
@@ -279,7 +282,8 @@ MICA_API void mica_graph_dynamic_destroy(mica_graph_dynamic *dynamic);
  * value and the rule: an extent is out of its range, or tensors do not meet. */
 MICA_API mica_status mica_graph_dynamic_plan(mica_graph_dynamic *dynamic, const int64_t *extents,
                                              mica_graph_plan **plan);
-/* That plan, run once. */
+/* That plan, run once. Not for captures: what a CUDA graph has captured needs its plan for as long
+ * as it lives, and this one may leave. */
 MICA_API mica_status mica_graph_dynamic_run(mica_graph_dynamic *dynamic, const int64_t *extents,
                                             const mica_graph_run *run);
 /* What the bucket of these extents needs. A plan in it needs as much, so that memory can be kept

@@ -52,7 +52,8 @@ typedef struct mica_stats {
     int64_t kernels, kernel_hits, kernel_compiles;     /* kernels loaded; from disk; compiled */
 } mica_stats;
 MICA_API mica_status mica_context_stats(const mica_context *context, mica_stats *stats);
-/* Bound of the plan cache in bytes of host memory (default 64 MiB); 0 empties and disables it. */
+/* Bound of the plan cache in bytes of host memory (default 64 MiB); 0 empties and disables it, and
+ * empties the cache of plans of graphs, which hold plans. */
 MICA_API mica_status mica_context_cache_limit(mica_context *context, int64_t bytes);
 /* Adds the tuning records of a file; later files win. One line each:
  * problem | device | engine | config | milliseconds | versions.

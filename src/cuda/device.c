@@ -243,6 +243,21 @@ mica_status mica_cuda_enter(const mica_cuda *cuda, bool *pushed)
     return MICA_OK;
 }
 
+enum { CAPTURE_RELAXED = 2 };
+
+int mica_capture_aside(void)
+{
+    int mode = CAPTURE_RELAXED; /* then what it was before */
+    const bool changed = mica_driver.cuThreadExchangeStreamCaptureMode &&
+                         mica_driver.cuThreadExchangeStreamCaptureMode(&mode) == 0;
+    return changed ? mode : -1;
+}
+
+void mica_capture_back(int mode)
+{
+    if (mode >= 0) mica_driver.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
 bool mica_cuda_enter_quietly(const mica_cuda *cuda, bool *pushed)
 {
     *pushed = false;

@@ -30,6 +30,10 @@ mica_status mica_cuda_enter(const mica_cuda *cuda, bool *pushed);
  * to give back to (offline, lost, forked). */
 bool mica_cuda_enter_quietly(const mica_cuda *cuda, bool *pushed);
 void mica_cuda_leave(const mica_cuda *cuda, bool pushed);
+/* Around calls that give memory or modules back: while anybody captures in the global mode, they
+ * would be refused and end that capture, which does not use what nobody holds. */
+int mica_capture_aside(void); /* for mica_capture_back */
+void mica_capture_back(int mode);
 
 /* Unloads every kernel: part of closing. */
 void mica_kernels_unload(mica_cuda *cuda);

@@ -84,6 +84,7 @@ typedef struct mica_cu_memset_node mica_cu_memset_node;
     X(cuStreamIsCapturing, "cuStreamIsCapturing", (void *, int *))                                 \
     X(cuStreamGetCaptureInfo, "cuStreamGetCaptureInfo_v3",                                         \
       (void *, int *, uint64_t *, void **, void ***, const void **, size_t *))                     \
+    X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", (int *))             \
     X(cuGraphGetNodes, "cuGraphGetNodes", (void *, void **, size_t *))                             \
     X(cuGraphInstantiate, "cuGraphInstantiateWithFlags", (void **, void *, unsigned long long))    \
     X(cuGraphDestroy, "cuGraphDestroy", (void *))                                                  \

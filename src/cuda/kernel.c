@@ -34,8 +34,11 @@ static mica_kernel *find_locked(mica_cuda *cuda, const unsigned char *digest)
 
 static void delete_kernel(mica_kernel *k)
 {
-    if (k->module && !mica_device_lost(k->cuda->ordinal))
+    if (k->module && !mica_device_lost(k->cuda->ordinal)) {
+        const int mode = mica_capture_aside();
         MICA_CU_RELEASE(k->cuda, cuModuleUnload, k->module);
+        mica_capture_back(mode);
+    }
     mica_image_put(k->image);
     mica_release(k);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Device memory, copies, streams and events. */
+#include "cuda/device.h"
 #include "cuda/replay.h"
 
 #include <stdint.h>
@@ -46,7 +47,9 @@ void mica_cuda_free(mica_cuda *cuda, void *memory)
 {
     bool pushed;
     if (!memory || !mica_cuda_enter_quietly(cuda, &pushed)) return;
+    const int mode = mica_capture_aside();
     MICA_CU_RELEASE(cuda, cuMemFree, address_of(memory));
+    mica_capture_back(mode);
     mica_cuda_leave(cuda, pushed);
 }
 

@@ -638,6 +638,8 @@ size_t graph_plan_held(const mica_graph_plan *p)
                    (size_t)p->place_count * (sizeof *p->places + sizeof *p->tensor_of) +
                    tensors * (sizeof *p->ports + sizeof *p->where) +
                    (size_t)p->attempt_count * sizeof *p->attempts;
+    /* a guess of what the driver keeps of a CUDA graph */
+    if (p->replay) bytes += (64 << 10) + (size_t)p->step_count * 4096;
     for (int i = 0; i < p->attempt_count; i++)
         if (p->attempts[i].reason) bytes += strlen(p->attempts[i].reason) + 1;
     for (int i = 0; i < p->step_count; i++)

@@ -52,10 +52,10 @@ static mica_cache_entry *take_out(mica_plan_cache *c, mica_cache_entry *e, mica_
     return e;
 }
 
-static mica_cache_entry *shrink(mica_plan_cache *c)
+static mica_cache_entry *shrink(mica_plan_cache *c, int64_t limit)
 {
     mica_cache_entry *gone = NULL;
-    while (c->oldest && c->bytes > c->limit) gone = take_out(c, c->oldest, gone);
+    while (c->oldest && c->bytes > limit) gone = take_out(c, c->oldest, gone);
     return gone;
 }
 
@@ -115,7 +115,7 @@ void mica_plan_cache_add(mica_plan_cache *c, const void *key, size_t bytes, uint
         link_newest(c, e);
         c->bytes += held;
         c->count++;
-        gone = shrink(c);
+        gone = shrink(c, c->limit);
     }
     pthread_mutex_unlock(&c->mutex);
     forget(gone);
@@ -125,7 +125,15 @@ void mica_plan_cache_limit(mica_plan_cache *c, int64_t bytes)
 {
     pthread_mutex_lock(&c->mutex);
     c->limit = bytes;
-    mica_cache_entry *gone = shrink(c);
+    mica_cache_entry *gone = shrink(c, bytes);
+    pthread_mutex_unlock(&c->mutex);
+    forget(gone);
+}
+
+void mica_plan_cache_empty(mica_plan_cache *c)
+{
+    pthread_mutex_lock(&c->mutex);
+    mica_cache_entry *gone = shrink(c, 0);
     pthread_mutex_unlock(&c->mutex);
     forget(gone);
 }

@@ -156,6 +156,7 @@ mica_status mica_context_cache_limit(mica_context *c, int64_t bytes)
 {
     if (!c) return null_pointer("context");
     if (bytes < 0) return mica_fail(MICA_INVALID, "cache limit is %lld bytes", (long long)bytes);
+    if (bytes == 0) mica_plan_cache_empty(&c->graphs); /* they hold plans */
     mica_plan_cache_limit(&c->cache, bytes);
     return MICA_OK;
 }

@@ -92,6 +92,8 @@ void *mica_plan_cache_find(mica_plan_cache *cache, const void *key, size_t bytes
 void mica_plan_cache_add(mica_plan_cache *cache, const void *key, size_t bytes, uint64_t hash,
                          const mica_cached *kind, void *value);
 void mica_plan_cache_limit(mica_plan_cache *cache, int64_t bytes);
+/* What it holds leaves; the bound stays. */
+void mica_plan_cache_empty(mica_plan_cache *cache);
 
 /* ---- records ---- */
 

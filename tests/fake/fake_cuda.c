@@ -30,6 +30,7 @@ enum code {
     NOT_FOUND = 500,
     TOO_LARGE = 720,
     STREAM_CAPTURE_UNSUPPORTED = 900,
+    STREAM_CAPTURE_INVALIDATED = 901,
     STREAM_CAPTURE_IMPLICIT = 906
 };
 
@@ -54,6 +55,9 @@ typedef struct object {
     size_t bytes;
     void *memory;         /* of allocations */
     struct object *owner; /* of functions: the module; of streams: the graph that they capture */
+    int mode;             /* of that capture, */
+    bool broken;          /* which a call has ended, */
+    pthread_t thread;     /* and who began it */
     node *nodes, *last;   /* of graphs and execs */
     void *played;         /* of modules the library, of functions the entry, if kernels run */
     char text[512];       /* names of a module, separated by \n; name of a function */
@@ -437,6 +441,35 @@ static object *captured(void *stream)
     return s ? s->owner : NULL;
 }
 
+enum { CAPTURE_GLOBAL, CAPTURE_THREAD_LOCAL, CAPTURE_RELAXED };
+static _Thread_local int thread_mode = CAPTURE_GLOBAL;
+
+/* Calls that a capture does not allow, such as giving memory back, end it. */
+static int unsafe_call(void)
+{
+    int code = OK;
+    for (object *o = objects; o; o = o->next) {
+        if (o->kind != STREAM || !o->owner || thread_mode == CAPTURE_RELAXED) continue;
+        const bool own = pthread_equal(o->thread, pthread_self());
+        const bool others = thread_mode == CAPTURE_GLOBAL && o->mode == CAPTURE_GLOBAL;
+        if (own ? o->mode == CAPTURE_RELAXED : !others) continue;
+        o->broken = true;
+        code = STREAM_CAPTURE_UNSUPPORTED;
+    }
+    return code;
+}
+
+EXPORT int cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    int code = enter("cuThreadExchangeStreamCaptureMode"), before = thread_mode;
+    if (code == OK && (*mode < CAPTURE_GLOBAL || *mode > CAPTURE_RELAXED)) code = INVALID_VALUE;
+    if (code == OK) {
+        thread_mode = *mode;
+        *mode = before;
+    }
+    return leave(code);
+}
+
 static bool anybody_captures(void)
 {
     for (object *o = objects; o; o = o->next)
@@ -602,6 +635,7 @@ EXPORT int cuMemFree_v2(unsigned long long address)
     int code = enter_context("cuMemFree");
     object *o = find(ALLOCATION, (void *)(uintptr_t)address);
     if (code == OK && !o) code = INVALID_VALUE;
+    if (code == OK) code = unsafe_call();
     if (code == OK) drop(o);
     return leave(code);
 }
@@ -709,7 +743,12 @@ EXPORT int cuStreamBeginCapture_v2(void *stream, int mode)
     object *s = stream ? find(STREAM, stream) : NULL;
     if (code == OK && !s) code = stream ? INVALID_HANDLE : STREAM_CAPTURE_UNSUPPORTED;
     if (code == OK && (s->owner || mode < 0 || mode > 2)) code = INVALID_VALUE;
-    if (code == OK) s->owner = add(GRAPH, 0);
+    if (code == OK) {
+        s->owner = add(GRAPH, 0);
+        s->mode = mode;
+        s->broken = false;
+        s->thread = pthread_self();
+    }
     return leave(code);
 }
 
@@ -718,6 +757,7 @@ EXPORT int cuStreamEndCapture(void *stream, void **graph)
     int code = enter_context("cuStreamEndCapture");
     object *s = stream ? find(STREAM, stream) : NULL;
     if (code == OK && (!s || !s->owner)) code = INVALID_VALUE;
+    if (code == OK && s->broken) code = STREAM_CAPTURE_INVALIDATED;
     if (code == OK) {
         *graph = s->owner;
         s->owner = NULL;

@@ -136,6 +136,14 @@ static void bounded_in_bytes(void **state)
     assert_int_equal(stats_of(c).bytes, 0);
     mica_graph_plan *a = plan_of(c, block, NULL), *b = plan_of(c, block, NULL);
     assert_ptr_not_equal(a, b);
+    /* without plans no plans of graphs */
+    assert_int_equal(mica_graph_cache_limit(c, LIMIT), MICA_OK);
+    mica_graph_plan_destroy(plan_of(c, block, NULL));
+    assert_int_equal(stats_of(c).plans, 1);
+    assert_int_equal(mica_context_cache_limit(c, 0), MICA_OK);
+    assert_int_equal(stats_of(c).plans, 0);
+    assert_int_equal(stats_of(c).bytes, 0);
+    assert_true(stats_of(c).limit == LIMIT);
     mica_context_destroy(c); /* plans outlive their context */
     graph_run r = {.plan = a};
     run_plan(&r, true);

@@ -274,6 +274,85 @@ static void a_replay_is_its_callers_own(void **state)
     assert_int_equal(mica_graph_plan_replays(NULL, NULL), MICA_INVALID);
 }
 
+/* Plans that leave the cache give memory back: not so that it ends a capture of anybody's. */
+static void eviction_spares_captures(void **state)
+{
+    (void)state;
+    static const char *const constant = "input x = f32:4x%d\nconstant w = f32:%dx4 1\noutput y\n"
+                                        "gemm a=@x b=@w c=@y\n";
+    for (int mode = 0; mode < 2; mode++) {
+        mica_graph_plan *plan = plan_of(false);
+        void *made = NULL;
+        for (int n = 1; n < 5; n++) {
+            char other[200];
+            mica_graph *g;
+            mica_graph_plan *evicted;
+            snprintf(other, sizeof other, constant, 16 * n, 16 * n);
+            assert_int_equal(mica_graph_from_text(other, &g), MICA_OK);
+            assert_int_equal(mica_graph_plan_create(context, g, NULL, &evicted), MICA_OK);
+            mica_graph_plan_destroy(evicted);
+            mica_graph_destroy(g);
+        }
+        const fake_books from = help_books();
+        assert_int_equal(begin_capture(stream, mode), 0);
+        assert_int_equal(mica_graph_cache_limit(context, 0), MICA_OK);
+        assert_int_equal(run_at(plan, 0, 1, stream), MICA_OK);
+        const int code = end_capture(stream, &made);
+        if (code) fail_msg("mode %d: the capture ended with %d", mode, code);
+        assert_true(help_books().allocations <= from.allocations - 4);
+        drop_graph(made);
+        mica_graph_plan_destroy(plan);
+        assert_int_equal(mica_graph_cache_limit(context, 64 << 20), MICA_OK);
+    }
+}
+
+/* The fake notices it: memory that is given back in the thread's own mode ends the capture. */
+static void the_fake_ends_captures(void **state)
+{
+    (void)state;
+    int (*give_back)(unsigned long long), (*take)(unsigned long long *, size_t);
+    unsigned long long memory;
+    void *made = NULL;
+    help_find(help_driver, "cuMemFree_v2", &give_back);
+    help_find(help_driver, "cuMemAlloc_v2", &take);
+    assert_int_equal(take(&memory, 16), 0);
+    assert_int_equal(begin_capture(stream, 0), 0);
+    assert_int_equal(give_back(memory), 900);
+    assert_int_equal(end_capture(stream, &made), 901);
+    assert_int_equal(give_back(memory), 0);
+}
+
+/* Each extents' plan records a graph of its own. */
+static void plans_of_extents_are_replayed(void **state)
+{
+    (void)state;
+    static const char *const open = "extent N = 1..64\ninput x = f32:{N}x32\noutput y\n"
+                                    "activation act=gelu x=@x y=@t\nsoftmax axis=1 x=@t y=@y\n";
+    const mica_graph_options o = {.mode = MICA_GRAPH_UNFUSED, .replay = true};
+    const mica_graph_dynamic_options d = {.plans = &o};
+    const fake_books from = help_books();
+    mica_graph_dynamic *dynamic;
+    mica_graph *g;
+    assert_int_equal(mica_graph_from_text(open, &g), MICA_OK);
+    if (mica_graph_dynamic_create(context, g, &d, &dynamic)) fail_msg("%s", mica_error());
+    mica_graph_destroy(g);
+    for (int64_t n = 60; n <= 64; n++)
+        for (int i = 0; i < 2; i++) {
+            mica_graph_plan *plan;
+            void *tensors[] = {blocks[0], blocks[1]};
+            assert_int_equal(mica_graph_dynamic_plan(dynamic, &n, &plan), MICA_OK);
+            const mica_graph_run run = {
+                .tensors = tensors, .workspace = spaces[0], .stream = stream};
+            if (mica_graph_plan_run(plan, &run)) fail_msg("%s", mica_error());
+            assert_int_equal(replays_of(plan).recorded, 1);
+            assert_int_equal(replays_of(plan).launched, i + 1);
+            mica_graph_plan_destroy(plan);
+        }
+    assert_int_equal(help_books().execs, from.execs + 5);
+    mica_graph_dynamic_destroy(dynamic);
+    assert_int_equal(help_books().execs, from.execs);
+}
+
 /* ---- recurrent nets, whose blocks wait for one another ---- */
 
 /* All steps are one cooperative launch, the last one of forward without hy. */
@@ -413,6 +492,9 @@ int main(void)
                                        cmocka_unit_test(bad_pointers_are_refused),
                                        cmocka_unit_test(every_call_may_fail),
                                        cmocka_unit_test(threads_share_one),
+                                       cmocka_unit_test(eviction_spares_captures),
+                                       cmocka_unit_test(the_fake_ends_captures),
+                                       cmocka_unit_test(plans_of_extents_are_replayed),
                                        cmocka_unit_test(a_replay_is_its_callers_own),
                                        cmocka_unit_test(a_persistent_rnn_is_captured),
                                        cmocka_unit_test(a_persistent_rnn_is_replayed),
