@@ -71,6 +71,23 @@ says '.--plot .*: 0 graphs are given, one is drawn' explain --device cpu --plot 
 ends 2 explain --device cpu --plot "$work/x.svg" "$block" "$block"
 ends 2 explain --device cpu --plot "$work/absent/x.svg" "$block"
 
+# The block with an extent that has a name.
+awk '/^```/ { on = !on; if (on) n++; next } on && n == 3' docs/graph.md >"$work/tokens.graph"
+sed -i 's/1\.\.4096/1..64/' "$work/tokens.graph"
+tokens=$work/tokens.graph
+says '^15 passed, 0 failed' check --device cpu --fill random "$tokens"
+says '^3 passed, 0 failed' check --device cpu --fill random "$tokens" extent=N=37
+says '^3 passed, 0 failed' check --device cpu --fill random "graph file=$tokens mode=unfused extent=N=37"
+says '^  N +37 +1 to 64 +powers of 2' explain --device cpu "$tokens" extent=N=37
+says 'gemm a=bf16:37x32' explain --device cpu graph "file=$tokens" extent=N=37
+says 'gemm a=bf16:64x32' explain --device cpu "$tokens"
+says ' unfused +graph file=.*extent=N=5' bench --device cpu --seconds 0 --runs 3 "$tokens" extent=N=5
+says 'extent=M=3: the graph has no extent of that name' explain --device cpu "$tokens" extent=M=3
+says 'extent=N=x: NAME=NUMBER,... is expected' explain --device cpu "$tokens" extent=N=x
+says 'the extent N is 65, its range is 1 to 64' explain --device cpu "$tokens" extent=N=65
+says 'extent=N=3: the graph has no extents' explain --device cpu "$block" extent=N=3
+ends 2 check --device cpu "$tokens" extent=N=0
+
 # What is wrong has a place, and an exit code.
 printf 'input x = f32:3\nsoftmax axis=0 x=@x z=@y\n' >"$work/wrong.graph"
 says 'wrong.graph: line 2, column 21: softmax has no argument z' explain --device cpu "$work/wrong.graph"

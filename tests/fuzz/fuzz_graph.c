@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Any bytes as the text of a graph. What is read has a text that reads back as itself, also behind
- * inference, and a plan or a reason; what is refused says where. */
+ * inference, and a plan or a reason; with extents that have names it has them for several values.
+ * What is refused says where. */
 #include "mica/mica.h"
 
 #include <stdio.h>
@@ -39,8 +40,43 @@ static void reads_back(const mica_graph *g, const char *text)
     mica_graph_destroy(again);
 }
 
+/* At the lowest, the highest and one between: a plan whose tensors are those of the graph there. */
+static void at_extents(mica_context *context, const mica_graph *g, const char *text)
+{
+    mica_graph_dynamic *d;
+    mica_graph_extent_info e;
+    int64_t values[16];
+    if (mica_graph_dynamic_create(context, g, NULL, &d) != MICA_OK) {
+        require(*mica_error() != 0, "a refusal has a reason", text);
+        return;
+    }
+    for (int part = 0; part < 3; part++) {
+        mica_graph_plan *plan;
+        mica_graph *fixed;
+        mica_graph_tensor_info have, want;
+        for (int i = 0; mica_graph_extent_at(g, i, &e) == MICA_OK; i++)
+            values[i] = e.low + (e.high - e.low) / 2 * part;
+        if (mica_graph_dynamic_plan(d, values, &plan) != MICA_OK) {
+            require(*mica_error() != 0, "a refusal has a reason", text);
+            continue;
+        }
+        require(mica_graph_fix(g, values, &fixed) == MICA_OK, "it is right there", text);
+        require(mica_graph_infer(fixed) == MICA_OK, "it is inferred there", text);
+        for (int i = 0, n = 0; mica_graph_tensor_at(fixed, i, &want) == MICA_OK; i++) {
+            if (want.kind == MICA_GRAPH_VIRTUAL || want.kind == MICA_GRAPH_CONSTANT) continue;
+            require(mica_graph_plan_tensor(plan, n++, &have) == MICA_OK, "it has them", text);
+            require(!memcmp(have.tensor.dims, want.tensor.dims, sizeof want.tensor.dims),
+                    "its tensors have these extents", text);
+        }
+        mica_graph_destroy(fixed);
+        mica_graph_plan_destroy(plan);
+    }
+    mica_graph_dynamic_destroy(d);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+    mica_graph_extent_info extent;
     static mica_context *context;
     char text[LONGEST];
     mica_graph *g = NULL;
@@ -59,6 +95,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (is_small(g) && mica_graph_plan_create(context, g, NULL, &plan) != MICA_OK)
             require(*mica_error() != 0, "a refusal has a reason", text);
         mica_graph_plan_destroy(plan);
+        if (is_small(g) && mica_graph_extent_at(g, 0, &extent) == MICA_OK)
+            at_extents(context, g, text);
     } else {
         require(*mica_error() != 0, "a refusal has a reason", text);
     }

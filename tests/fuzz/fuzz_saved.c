@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Any bytes as a saved plan of this version and device. What is read has a text that reads back as
- * itself; what is refused has a reason. */
+ * Any bytes as a saved plan, and as saved plans for any extents, of this version and device. What
+ * is read has a text that reads back as itself; what is refused has a reason. */
 #include "mica/mica.h"
 
 #include <stdio.h>
@@ -56,6 +56,27 @@ static bool is_small(const char *text)
     return small && i < 12;
 }
 
+/* The same behind the other first word. */
+static void with_extents(mica_context *context, const char *plan_text)
+{
+    static char once[TEXT], twice[TEXT];
+    char text[HEAD + LONGEST + 8];
+    mica_graph_dynamic *d = NULL, *again = NULL;
+    snprintf(text, sizeof text, "mica_graph_dynamic%s", plan_text + strlen("mica_graph_plan"));
+    if (mica_graph_dynamic_from_text(context, text, NULL, &d) != MICA_OK) {
+        require(!d && *mica_error() != 0, "a refusal has a reason", text);
+        return;
+    }
+    if (mica_graph_dynamic_text(d, once, sizeof once) < TEXT) {
+        require(mica_graph_dynamic_from_text(context, once, NULL, &again) == MICA_OK,
+                "its text is read", text);
+        mica_graph_dynamic_text(again, twice, sizeof twice);
+        require(!strcmp(once, twice), "the text stays", text);
+        mica_graph_dynamic_destroy(again);
+    }
+    mica_graph_dynamic_destroy(d);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static mica_context *context;
@@ -69,6 +90,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(text + skip, data, size);
     text[skip + size] = 0;
     if (!is_small(text)) return 0;
+    with_extents(context, text);
     if (mica_graph_plan_from_text(context, text, &plan) != MICA_OK) {
         require(!plan && *mica_error() != 0, "a refusal has a reason", text);
         return 0;
