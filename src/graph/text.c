@@ -114,7 +114,8 @@ static mica_status read_values(reading *r, const mica_tensor *t, double *values,
     return MICA_OK;
 }
 
-static mica_status read_constant(mica_graph *g, reading *r, const char *name, const mica_tensor *t)
+static mica_status read_constant(mica_graph *g, reading *r, const char *start, const char *name,
+                                 const mica_tensor *t)
 {
     mica_tensor full = *t;
     mica_why why = {""};
@@ -132,7 +133,10 @@ static mica_status read_constant(mica_graph *g, reading *r, const char *name, co
     mica_status status = values && data ? MICA_OK : mica_fail_memory(bytes);
     if (status == MICA_OK && count) status = read_values(r, &full, values, count);
     if (status == MICA_OK && count) status = mica_tensor_store(&full, values, data - first);
-    if (status == MICA_OK) status = mica_graph_constant(g, name, &full, data - first);
+    if (status == MICA_OK) {
+        status = mica_graph_constant(g, name, &full, data - first);
+        if (status != MICA_OK) status = failed_at(r, start, status);
+    }
     mica_release(values);
     mica_release(data);
     return status;
@@ -153,7 +157,7 @@ static mica_status read_declaration(mica_graph *g, reading *r, mica_graph_kind k
         mica_status status = mica_tensor_from_text(word, &t);
         if (status != MICA_OK) return failed_at(r, word, status);
     }
-    if (kind == MICA_GRAPH_CONSTANT && word) return read_constant(g, r, name, &t);
+    if (kind == MICA_GRAPH_CONSTANT && word) return read_constant(g, r, start, name, &t);
     const char *behind = r->at + strspn(r->at, space);
     if (*behind) return fail_at(r, behind, "\"%.40s\": nothing is expected here", behind);
     if (kind == MICA_GRAPH_CONSTANT)

@@ -245,6 +245,7 @@ static void texts_are_refused(void **state)
     refused("extent N = 1..9\ninput x{N} = f32:4\n", "column 8: a name has no extents in it");
     refused("extent N = 1..9\nscalar f = {N}\n", "not in a scalar");
     refused("extent N = 1..9\nconstant c = f32:{N} 1\n", "not in a constant");
+    refused("constant c = f32:1 2\nconstant c = f32:1 2\n", "line 2, column 10: c is declared");
     refused("extent N = 1..9\nactivation act=relu x=@x{N}\n", "a name has no extents in it");
     /* a column behind a value that is longer than its name */
     refused("extent N = 1..900000\ninput x = f32:{N} 3\n", "line 2, column 19: \"3\": nothing");
