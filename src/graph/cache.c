@@ -10,7 +10,7 @@
 /* ---- keys ---- */
 
 /* Room for `bytes` at the end; NULL: no memory. */
-static char *more(graph_key *k, size_t bytes)
+static inline char *more(graph_key *k, size_t bytes)
 {
     if (k->room - k->size < bytes) {
         const size_t room = 2 * k->room + bytes;
@@ -24,7 +24,7 @@ static char *more(graph_key *k, size_t bytes)
     return k->data + k->size - bytes;
 }
 
-static bool put(graph_key *k, const void *from, size_t bytes)
+static inline bool put(graph_key *k, const void *from, size_t bytes)
 {
     char *to = more(k, bytes);
     if (to && bytes) memcpy(to, from, bytes);
@@ -55,7 +55,7 @@ static bool put_node(graph_key *k, const graph_node *n)
     const size_t scalars = (size_t)n->op->scalar_count;
     const int32_t head[] = {n->bind_count, n->line};
     return put(k, &n->op, sizeof n->op) && put(k, head, sizeof head) &&
-           put(k, n->given, graph_packed_bytes(n->given, n->op->desc_size)) &&
+           put(k, n->given, graph_packed_bytes(n->given)) &&
            put(k, n->binds, (size_t)n->bind_count * sizeof *n->binds) &&
            put(k, n->scalars, scalars * sizeof *n->scalars) &&
            put(k, n->scalar_of, scalars * sizeof *n->scalar_of);

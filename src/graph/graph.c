@@ -16,6 +16,7 @@
 /* ---- packed descriptors ---- */
 
 struct graph_packed {
+    uint64_t bytes;    /* of all of it */
     uint64_t words[1]; /* a bit for each word of the descriptor, then those that are not 0 */
 };
 
@@ -30,8 +31,10 @@ graph_packed *graph_pack(const void *desc, size_t size)
     size_t count = (size + 7) / 8, masks = mask_words(size), used = 0;
     memcpy(words, desc, size);
     for (size_t i = 0; i < count; i++) used += words[i] != 0;
-    graph_packed *p = mica_alloc((masks + used) * sizeof(uint64_t));
+    const size_t bytes = (1 + masks + used) * sizeof(uint64_t);
+    graph_packed *p = mica_alloc(bytes);
     if (!p) return NULL;
+    p->bytes = bytes;
     uint64_t *to = p->words + masks;
     for (size_t i = 0; i < count; i++) {
         if (!words[i]) continue;
@@ -56,18 +59,15 @@ void graph_unpack(const graph_packed *p, void *desc, size_t size)
         }
 }
 
-size_t graph_packed_bytes(const graph_packed *p, size_t size)
+size_t graph_packed_bytes(const graph_packed *p)
 {
-    size_t words = mask_words(size), masks = words;
-    for (size_t i = 0; i < masks; i++) words += (size_t)__builtin_popcountll(p->words[i]);
-    return words * sizeof(uint64_t);
+    return p->bytes;
 }
 
-graph_packed *graph_packed_copy(const graph_packed *p, size_t size)
+graph_packed *graph_packed_copy(const graph_packed *p)
 {
-    const size_t bytes = graph_packed_bytes(p, size);
-    graph_packed *copy = mica_alloc(bytes);
-    if (copy) memcpy(copy, p, bytes);
+    graph_packed *copy = mica_alloc(p->bytes);
+    if (copy) memcpy(copy, p, p->bytes);
     return copy;
 }
 
@@ -492,7 +492,7 @@ static mica_status copy_node(const graph_node *from, graph_node *to)
     to->line = from->line;
     memcpy(to->scalars, from->scalars, (size_t)from->op->scalar_count * sizeof *to->scalars);
     memcpy(to->scalar_of, from->scalar_of, (size_t)from->op->scalar_count * sizeof *to->scalar_of);
-    to->given = graph_packed_copy(from->given, size);
+    to->given = graph_packed_copy(from->given);
     if (!to->given) return mica_fail_memory(size);
     if (from->open && !(to->open = mica_copy_text(from->open)))
         return mica_fail_memory(strlen(from->open));

@@ -20,8 +20,8 @@
 typedef struct graph_packed graph_packed;
 graph_packed *graph_pack(const void *desc, size_t size);
 void graph_unpack(const graph_packed *packed, void *desc, size_t size);
-size_t graph_packed_bytes(const graph_packed *packed, size_t size);
-graph_packed *graph_packed_copy(const graph_packed *packed, size_t size);
+size_t graph_packed_bytes(const graph_packed *packed);
+graph_packed *graph_packed_copy(const graph_packed *packed);
 
 typedef struct graph_bound {
     int arg, tensor;

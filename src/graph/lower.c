@@ -619,9 +619,8 @@ static size_t graph_held(const mica_graph *g, bool values)
     }
     for (int i = 0; i < g->node_count; i++) {
         const graph_node *n = &g->nodes[i];
-        const size_t desc = n->op->desc_size;
-        bytes += graph_packed_bytes(n->given, desc) +
-                 (n->resolved ? graph_packed_bytes(n->resolved, desc) : 0) +
+        bytes += graph_packed_bytes(n->given) +
+                 (n->resolved ? graph_packed_bytes(n->resolved) : 0) +
                  (size_t)n->bind_count * sizeof *n->binds +
                  (size_t)n->op->scalar_count * (sizeof *n->scalars + sizeof *n->scalar_of) +
                  (n->parts ? strlen(n->parts) : 0);

@@ -186,7 +186,7 @@ mica_status graph_merge(graph_rewriting *r, const int *from, int count, int node
     mica_graph *g = r->g;
     mica_status status = check_fresh(r, from, count, node, fresh, desc, why);
     if (status == MICA_OK) {
-        fresh->given = graph_packed_copy(fresh->resolved, fresh->op->desc_size);
+        fresh->given = graph_packed_copy(fresh->resolved);
         if (!fresh->given) status = mica_fail_memory(fresh->op->desc_size);
     }
     for (int i = 0; status == MICA_OK && i <= count; i++)
