@@ -54,6 +54,46 @@ static mica_status time_plans(void *user, int count)
     return MICA_OK;
 }
 
+/* ---- extents ---- */
+
+typedef struct extents {
+    mica_graph_dynamic *dynamic;
+    const int64_t *values;
+} extents;
+
+static mica_status time_extents(void *user, int count)
+{
+    const extents *e = user;
+    for (int i = 0; i < count; i++) {
+        mica_graph_plan *plan;
+        const mica_status status = mica_graph_dynamic_plan(e->dynamic, e->values, &plan);
+        if (status != MICA_OK) return status;
+        mica_graph_plan_destroy(plan);
+    }
+    return MICA_OK;
+}
+
+/* Plans of these extents, whose bucket is there: kept, and not. */
+static mica_status measure_extents(const bench_host *host, const subject *s, const char *mode,
+                                   cli_table *t)
+{
+    static const char *const rows[] = {"plan of extents found",
+                                       "plan of extents made, kernels warm"};
+    mica_status status = MICA_OK;
+    for (int made = 0; made < 2 && status == MICA_OK; made++) {
+        const mica_graph_dynamic_options o = {.plans = &s->options, .plan_bytes = made};
+        extents e = {.values = s->graph->extents};
+        status = mica_graph_dynamic_create(s->context, s->graph->open, &o, &e.dynamic);
+        if (status == MICA_OK) status = time_extents(&e, 1);
+        if (made) mica_context_cache_limit(s->context, 0);
+        if (status == MICA_OK)
+            status = bench_host_row(t, host, s->graph->line, mode, rows[made], time_extents, &e);
+        mica_context_cache_limit(s->context, CACHE);
+        mica_graph_dynamic_destroy(e.dynamic);
+    }
+    return status;
+}
+
 /* ---- memory ---- */
 
 static mica_status zeroed(mica_context *context, int64_t bytes, void **memory)
@@ -161,6 +201,8 @@ mica_status graph_overhead(const bench_host *host, const cli_graph *g, struct cl
     mica_status status = mica_graph_plan_create(s.context, g->graph, &s.options, &s.plan);
     if (status == MICA_OK) status = measure_runs(host, &s, cli_graph_modes[g->mode], t);
     if (status == MICA_OK) status = measure_plans(host, &s, cli_graph_modes[g->mode], t);
+    if (status == MICA_OK && g->open)
+        status = measure_extents(host, &s, cli_graph_modes[g->mode], t);
     forget(&s);
     return status;
 }

@@ -286,8 +286,8 @@ MICA_API mica_status mica_graph_dynamic_plan(mica_graph_dynamic *dynamic, const 
  * as it lives, and this one may leave. */
 MICA_API mica_status mica_graph_dynamic_run(mica_graph_dynamic *dynamic, const int64_t *extents,
                                             const mica_graph_run *run);
-/* What the bucket of these extents needs. A plan in it needs as much, so that memory can be kept
- * from run to run; only where a choice did not hold may mica_graph_plan_workspace say more. */
+/* Bytes of workspace of that plan: what its bucket needs, for all extents in it the same; only
+ * where a choice did not hold another number, which may be larger. */
 MICA_API mica_status mica_graph_dynamic_workspace(mica_graph_dynamic *dynamic,
                                                   const int64_t *extents, size_t *bytes);
 

@@ -451,15 +451,12 @@ mica_status mica_graph_dynamic_run(mica_graph_dynamic *d, const int64_t *extents
 mica_status mica_graph_dynamic_workspace(mica_graph_dynamic *d, const int64_t *extents,
                                          size_t *bytes)
 {
-    static const int64_t none = 0;
-    bucket *b;
+    mica_graph_plan *plan;
     if (!bytes) return mica_fail(MICA_INVALID, "bytes is NULL");
     *bytes = 0;
-    MICA_TRY(check_call(d, extents));
-    mica_floating state MICA_FLOATING_SCOPE = mica_floating_begin(false);
-    MICA_TRY(bucket_at(d, extents ? extents : &none, &b));
-    *bytes = mica_graph_plan_workspace(b->plan);
-    bucket_release(b);
+    MICA_TRY(mica_graph_dynamic_plan(d, extents, &plan));
+    *bytes = mica_graph_plan_workspace(plan);
+    mica_graph_plan_destroy(plan);
     return MICA_OK;
 }
 

@@ -80,13 +80,13 @@ static void every_extent_is_exact(void **state)
     mica_graph_dynamic *d = dynamic_of(network, NULL);
     size_t space = 0;
     for (int64_t n = 1; n <= 70; n++) {
-        size_t bucket;
+        size_t bytes;
         mica_graph_plan *plan = plan_at(d, &n);
-        assert_int_equal(mica_graph_dynamic_workspace(d, &n, &bucket), MICA_OK);
-        assert_int_equal(mica_graph_plan_workspace(plan), bucket);
+        assert_int_equal(mica_graph_dynamic_workspace(d, &n, &bytes), MICA_OK);
+        assert_int_equal(mica_graph_plan_workspace(plan), bytes);
         /* a bucket begins behind a power of 2 */
-        if ((n - 1) & (n - 2)) assert_int_equal(bucket, space);
-        space = bucket;
+        if ((n - 1) & (n - 2)) assert_int_equal(bytes, space);
+        space = bytes;
         if (!same_results(plan, network, &n)) fail_msg("N=%lld is wrong", (long long)n);
     }
     const mica_graph_dynamic_stats s = stats_of(d);
@@ -147,6 +147,32 @@ static void choices_are_the_buckets(void **state)
     assert_true(rewrites > 0);
     mica_graph_plan_destroy(bucket);
     mica_graph_plan_destroy(plan);
+    mica_graph_dynamic_destroy(d);
+}
+
+/* A view that is all of its tensor at the end of the bucket, and at no other extents: there the two
+ * nodes are one launch, elsewhere two. */
+static void what_does_not_hold_is_chosen_anew(void **state)
+{
+    (void)state;
+    static const char *const text = "extent N = 33..64\ninput x = f32:64x16\ninput w = f32:16x8\n"
+                                    "output y\ngemm a=@x b=@w c=@t\n"
+                                    "activation act=relu x=f32:{N}x8@t y=@y\n";
+    mica_graph_dynamic *d = dynamic_of(text, NULL);
+    mica_graph_step step;
+    size_t bytes;
+    for (int64_t n = 64; n >= 33; n--) {
+        mica_graph_plan *plan = plan_at(d, &n);
+        assert_int_equal(mica_graph_plan_step(plan, 0, &step), MICA_OK);
+        assert_string_equal(step.nodes, n == 64 ? "0 1" : "0");
+        assert_int_equal(mica_graph_plan_step(plan, 1, &step), n == 64 ? MICA_INVALID : MICA_OK);
+        assert_int_equal(mica_graph_dynamic_workspace(d, &n, &bytes), MICA_OK);
+        assert_int_equal(bytes, n == 64 ? 0 : 64 * 8 * 4);
+        assert_int_equal(mica_graph_plan_workspace(plan), bytes);
+        if (!same_results(plan, text, &n)) fail_msg("N=%lld is wrong", (long long)n);
+    }
+    assert_int_equal(stats_of(d).anew, 31);
+    assert_int_equal(stats_of(d).buckets, 1);
     mica_graph_dynamic_destroy(d);
 }
 
@@ -515,6 +541,7 @@ int main(void)
         cmocka_unit_test(a_neighbour_is_noticed),
         cmocka_unit_test(several_extents),
         cmocka_unit_test(choices_are_the_buckets),
+        cmocka_unit_test(what_does_not_hold_is_chosen_anew),
         cmocka_unit_test(plans_are_found_again),
         cmocka_unit_test(plans_are_bounded_and_constants_shared),
         cmocka_unit_test(ahead),
