@@ -7,8 +7,6 @@
 
 #include <jansson.h>
 
-enum { CLI_EXTENTS = 16 }; /* as many as a graph may have */
-
 typedef struct cli_graph {
     char *line; /* "graph file=net.graph" */
     mica_graph *graph;
@@ -17,7 +15,7 @@ typedef struct cli_graph {
     /* Of a graph that has extents: that graph, of which the other one is at these values. */
     mica_graph *open;
     char *path;
-    int64_t extents[CLI_EXTENTS];
+    int64_t extents[MICA_GRAPH_EXTENTS];
     bool chosen; /* by "extent=N=37,M=4" */
 } cli_graph;
 

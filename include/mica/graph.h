@@ -91,6 +91,7 @@ MICA_API mica_status mica_graph_constant(mica_graph *graph, const char *name,
 /* A run-time scalar. */
 MICA_API mica_status mica_graph_scalar(mica_graph *graph, const char *name, double value);
 
+enum { MICA_GRAPH_EXTENTS = 16 }; /* of one graph, at most */
 /* Declares an extent: LOW is 1 or above. Buckets, see below, end at those `count` values and at
  * HIGH; 0 means at powers of 2. In text "extent N = 1..512 buckets=16,64,512". */
 MICA_API mica_status mica_graph_extent(mica_graph *graph, const char *name, int64_t low,

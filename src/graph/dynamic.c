@@ -12,11 +12,11 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MOST_EXTENTS = 16, MOST_BUCKETS = 256 };
+enum { MOST_BUCKETS = 256 };
 
 typedef struct bucket {
     atomic_int references;
-    int64_t ends[MOST_EXTENTS]; /* its largest extents */
+    int64_t ends[MICA_GRAPH_EXTENTS]; /* its largest extents */
     mica_graph_plan *plan;
     graph_choice *choices;
     graph_decisions decisions;
@@ -167,7 +167,7 @@ static mica_status make_bucket(mica_graph_dynamic *d, const int64_t *ends,
 
 static mica_status bucket_at(mica_graph_dynamic *d, const int64_t *extents, bucket **b)
 {
-    int64_t ends[MOST_EXTENTS];
+    int64_t ends[MICA_GRAPH_EXTENTS];
     bool anew;
     ends_of(d->graph, extents, ends);
     *b = find_bucket(d, ends);
@@ -193,7 +193,7 @@ static bool next_bucket(const mica_graph *g, int64_t *ends)
 static mica_status plan_ahead(mica_graph_dynamic *d)
 {
     const mica_graph *g = d->graph;
-    int64_t ends[MOST_EXTENTS];
+    int64_t ends[MICA_GRAPH_EXTENTS];
     int count = 0;
     for (int i = 0; i < g->extent_count; i++) ends[i] = end_of(&g->extents[i], g->extents[i].low);
     do count++;
@@ -262,7 +262,7 @@ static void differing(const mica_graph *g, int64_t *values)
 static mica_status check_graph(const mica_graph_dynamic *d)
 {
     const mica_graph *g = d->graph;
-    int64_t values[MOST_EXTENTS];
+    int64_t values[MICA_GRAPH_EXTENTS];
     for (int i = 0; i < g->extent_count; i++) values[i] = g->extents[i].high;
     MICA_TRY(check_at(d, values));
     differing(g, values);
@@ -403,7 +403,7 @@ static mica_status make_and_keep(mica_graph_dynamic *d, const int64_t *extents, 
 /* Of extents that are a bucket's own, its plan. */
 static mica_graph_plan *plan_of_bucket(mica_graph_dynamic *d, const int64_t *extents)
 {
-    int64_t ends[MOST_EXTENTS];
+    int64_t ends[MICA_GRAPH_EXTENTS];
     ends_of(d->graph, extents, ends);
     bucket *b = memcmp(ends, extents, bytes_of(d)) ? NULL : find_bucket(d, ends);
     if (!b) return NULL;

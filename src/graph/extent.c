@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_EXTENTS = 16, MOST_BUCKETS = 64 };
 static const int64_t highest = INT64_C(1) << 48; /* elements of a tensor */
 
 /* ---- declarations ---- */
@@ -27,9 +26,9 @@ static int find_extent(const mica_graph *g, const char *name, size_t length)
 static mica_status check_buckets(const char *name, int64_t low, int64_t high,
                                  const int64_t *buckets, int count)
 {
-    if (count < 0 || count > MOST_BUCKETS || (count && !buckets))
+    if (count < 0 || count > GRAPH_BUCKETS || (count && !buckets))
         return mica_fail(MICA_INVALID, "%s: %d buckets, 0 to %d are legal", name, count,
-                         MOST_BUCKETS);
+                         GRAPH_BUCKETS);
     for (int i = 0; i < count; i++) {
         if (buckets[i] < low || buckets[i] > high)
             return mica_fail(MICA_INVALID, "%s: a bucket ends at %lld, its range is %lld to %lld",
@@ -55,9 +54,9 @@ mica_status mica_graph_extent(mica_graph *g, const char *name, int64_t low, int6
                          "the extent %s is %lld to %lld; a range begins at 1 or above, ends at "
                          "2^48 or below, and not before it begins",
                          name, (long long)low, (long long)high);
-    if (g->extent_count == MOST_EXTENTS)
+    if (g->extent_count == MICA_GRAPH_EXTENTS)
         return mica_fail(MICA_UNSUPPORTED, "the extent %s: a graph has at most %d", name,
-                         MOST_EXTENTS);
+                         MICA_GRAPH_EXTENTS);
     MICA_TRY(check_buckets(name, low, high, buckets, count));
     MICA_TRY(graph_room(&g->extents, g->extent_count, &g->extent_room, sizeof *g->extents));
     graph_extent *e = &g->extents[g->extent_count];
@@ -281,8 +280,8 @@ static bool is_given(const graph_tensor *t)
 
 mica_status mica_graph_extents(const mica_graph *g, const mica_tensor *tensors, int64_t *values)
 {
-    const char *whose[MOST_EXTENTS] = {NULL};
-    int64_t found[MOST_EXTENTS] = {0};
+    const char *whose[MICA_GRAPH_EXTENTS] = {NULL};
+    int64_t found[MICA_GRAPH_EXTENTS] = {0};
     if (!g || !tensors || !values)
         return mica_fail(MICA_INVALID, "graph, tensors or values is NULL");
     for (int i = 0, n = 0; i < g->tensor_count; i++) {

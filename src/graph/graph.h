@@ -125,6 +125,8 @@ void graph_truncate(mica_graph *g, int tensors, int nodes, int scalars);
 
 /* ---- extents (extent.c) ---- */
 
+enum { GRAPH_BUCKETS = 64 }; /* ends of buckets of an extent, at most */
+
 /* Replaces what stands in braces by its value, of the given values or, NULL, the highest ones. For
  * mica_release; columns: of each character that of the line, or NULL. On INVALID *at is where. */
 mica_status graph_fill_line(const mica_graph *g, const int64_t *values, const char *line,

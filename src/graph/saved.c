@@ -74,15 +74,13 @@ static void bucket_text(const mica_graph *g, const mica_graph_plan *p, const int
     choices_text(p, text);
 }
 
-enum { MOST_EXTENTS = 16 };
-
 int mica_graph_dynamic_text(mica_graph_dynamic *d, char *buffer, size_t size)
 {
     mica_text text = {buffer, size, 0};
     mica_graph_mode mode;
     mica_device_info device;
     mica_graph_plan *p;
-    int64_t ends[MOST_EXTENTS];
+    int64_t ends[MICA_GRAPH_EXTENTS];
     if (size) *buffer = 0;
     if (!d) return 0;
     const mica_graph *g = graph_dynamic_graph(d, &mode, &device);
@@ -283,7 +281,7 @@ static mica_status read_rewrite(saved *s)
 
 static mica_status read_bucket(saved *s, mica_graph_dynamic *d, const mica_graph *g)
 {
-    int64_t ends[MOST_EXTENTS];
+    int64_t ends[MICA_GRAPH_EXTENTS];
     MICA_TRY(read_ends(s, g, ends));
     const int line = s->line;
     while (!strncmp(s->at, "rewrite", 7)) MICA_TRY(read_rewrite(s));

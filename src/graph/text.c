@@ -197,8 +197,6 @@ static mica_status read_range(const reading *r, const char *word, int64_t *low, 
     return MICA_OK;
 }
 
-enum { MOST_BUCKETS = 64 };
-
 /* "buckets=16,64,256" */
 static mica_status read_buckets(const reading *r, const char *word, int64_t *buckets, int *count)
 {
@@ -208,7 +206,7 @@ static mica_status read_buckets(const reading *r, const char *word, int64_t *buc
     for (const char *at = word + strlen(begin);; at++) {
         char *end;
         errno = 0;
-        if (*count == MOST_BUCKETS) return fail_at(r, at, "more than %d buckets", MOST_BUCKETS);
+        if (*count == GRAPH_BUCKETS) return fail_at(r, at, "more than %d buckets", GRAPH_BUCKETS);
         buckets[*count] = strtoll(at, &end, 10);
         if (end == at || (*end && *end != ',') || errno)
             return fail_at(r, at, "\"%.40s\": the end of a bucket is expected", at);
@@ -222,7 +220,7 @@ static mica_status read_extent(mica_graph *g, reading *r)
 {
     char name[GRAPH_NAME];
     bool equals;
-    int64_t low, high, buckets[MOST_BUCKETS];
+    int64_t low, high, buckets[GRAPH_BUCKETS];
     int count = 0;
     skip_space(r);
     const char *start = r->at;

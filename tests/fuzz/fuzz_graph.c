@@ -45,7 +45,7 @@ static void at_extents(mica_context *context, const mica_graph *g, const char *t
 {
     mica_graph_dynamic *d;
     mica_graph_extent_info e;
-    int64_t values[16];
+    int64_t values[MICA_GRAPH_EXTENTS];
     if (mica_graph_dynamic_create(context, g, NULL, &d) != MICA_OK) {
         require(*mica_error() != 0, "a refusal has a reason", text);
         return;
