@@ -83,6 +83,23 @@ static mica_status run(check *c, const graph_truth *t, const mica_graph_plan *pl
     return status;
 }
 
+/* A plan of other extents must not run: memory is of these. */
+static bool has_tensors(const graph_truth *t, const mica_graph_plan *plan, char *text, size_t size)
+{
+    mica_graph_tensor_info info;
+    for (int n = 0; mica_graph_plan_tensor(plan, n, &info) == MICA_OK; n++) {
+        const int i = graph_truth_tensor(t, info.name);
+        char have[256], want[256];
+        mica_tensor_text(&info.tensor, have, sizeof have);
+        mica_tensor_text(&t->info[i].tensor, want, sizeof want);
+        if (!strcmp(have, want)) continue;
+        snprintf(text, size, "the plan has %.60s as %.120s, the graph as %.120s", info.name, have,
+                 want);
+        return false;
+    }
+    return true;
+}
+
 static void check_mode(check *c, const cli_graph *g, const graph_truth *t, mica_graph_mode mode,
                        mica_fill fill, bool replay)
 {
@@ -100,9 +117,11 @@ static void check_mode(check *c, const cli_graph *g, const graph_truth *t, mica_
                        .text = text};
     options.replay = replay;
     mica_status status = cli_graph_plan(c->context, g, &options, &plan);
-    if (status == MICA_OK) status = graph_place(c->context, t, plan, d);
-    if (status == MICA_OK) status = run(c, t, plan, d, replay, &replayed);
-    if (status == MICA_OK) status = judge(c, t, plan, d, &o, text, sizeof text);
+    const bool fits = status != MICA_OK || has_tensors(t, plan, text, sizeof text);
+    if (!fits) o.status = CHECK_MISMATCH;
+    if (status == MICA_OK && fits) status = graph_place(c->context, t, plan, d);
+    if (status == MICA_OK && fits) status = run(c, t, plan, d, replay, &replayed);
+    if (status == MICA_OK && fits) status = judge(c, t, plan, d, &o, text, sizeof text);
     if (status == MICA_OK && replay && !replayed && o.status == CHECK_PASSED) {
         o.status = CHECK_REFUSED;
         snprintf(text, sizeof text, "its launches were not replayed; MICA_LOG=info says why");
