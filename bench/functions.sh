@@ -5,7 +5,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 type=${1:-f32} count=${2:-1048576}
-sed -n -e 's/^FUNCTION(\([a-z][a-z0-9_]*\), \([A-Z]*\), \([123]\),.*/\1 \2 \3/p' \
+sed -n -e 's/^\(FUNCTION\|ACTIVATION\)(\([a-z][a-z0-9_]*\), \([A-Z]*\), \([123]\),.*/\2 \3 \4/p' \
     -e 's/^FORMULA(\([a-z][a-z0-9_]*\), \([123]\),.*/\1 FORMULA \2/p' src/ops/pointwise/functions.def |
     while read -r name kind arity; do
         case $kind in BITS | CAST | HIDDEN) continue ;; esac

@@ -6,7 +6,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 tools/functions --check
 missing=0
-for name in $(sed -n 's/^\(FUNCTION\|FORMULA\)(\([a-z][a-z0-9_]*\),.*/\2/p' src/ops/pointwise/functions.def); do
+for name in $(sed -n 's/^\(FUNCTION\|ACTIVATION\|FORMULA\)(\([a-z][a-z0-9_]*\),.*/\2/p' src/ops/pointwise/functions.def); do
     grep -Eq "expr=(.*[{,])?$name[,}(]" tests/cases/pointwise-cpu.txt || {
         echo "functions: no line of tests/cases/pointwise-cpu.txt has $name"
         missing=1

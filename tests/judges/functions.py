@@ -66,6 +66,11 @@ FUNCTIONS = {
     "frac": ([ALL], lambda a: a - mp.sign(a) * mp.floor(abs(a))), "floor": ([ALL], mp.floor), "ceil": ([ALL], mp.ceil),
     "round": ([ALL], mp.nint), "max": ([ALL, ALL], max), "min": ([ALL, ALL], min),
     "soft_shrink": ([ALL, (0.5, 2)], lambda a, b: a - b if a > b else a + b if a < -b else mp.mpf(0)),
+    "identity": ([ALL], lambda a: a),
+    "clip": ([ALL, SMALL, SMALL], lambda a, b, c: min(max(a, b), c)),
+    "softplus_beta": ([ALL, (0.25, 3)], lambda a, b: mp.log1p(mp.exp(b * a)) / b),
+    "hard_tanh": ([SMALL], lambda a: min(max(a, -one), one)), "relu6": ([ALL], lambda a: min(max(a, mp.mpf(0)), 6 * one)),
+    "relu": ([ALL], lambda a: max(a, mp.mpf(0))),
 }
 EDGES = [2.0**-40, -(2.0**-30), 0.5, 1.0, -1.0, 2.5]
 

@@ -125,6 +125,10 @@ static const value values[] = {
     {"relu(x0)+0*x1", "f32", NAN, 1, NAN},
     {"clamp(x0,-1,x1)", "f32", NAN, 1, NAN},
     {"clamp(x0,-1,x1)", "f32", INFINITY, 1, 1},
+    {"clip(x0,-1,x1)", "f32", NAN, 1, NAN},
+    {"clip(x0,2,x1)", "f32", 0, 1, 1},
+    {"clip(x0,2,x1)", "s64", 0, 1, 1},
+    {"clamp(x0,2,x1)", "f32", 0, 1, 2},
     {"exp(x0)*x1", "f32", INFINITY, 1, INFINITY},
     {"exp(x0)*x1", "f32", -INFINITY, 1, 0},
     {"exp(x0)*x1", "f32", 89, 1, INFINITY},
@@ -241,6 +245,7 @@ static const struct {
               {"gamma", {2.3}},
               {"where", {1, 0.7, 0.3}},
               {"clamp", {0.4, 0.1, 0.9}},
+              {"clip", {0.4, 0.1, 0.9}},
               {"hard_shrink", {0.9, 0.5}},
               {"soft_shrink", {0.9, 0.5}},
               {"pow", {1.4, 0.7}}};

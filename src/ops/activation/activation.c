@@ -97,13 +97,8 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill kin
 /* Functions whose values on small integers are exact in any precision. */
 static bool exact(const void *desc)
 {
-    static const mica_act piecewise[] = {MICA_ACT_IDENTITY,  MICA_ACT_RELU,  MICA_ACT_CLIP,
-                                         MICA_ACT_HARD_TANH, MICA_ACT_RELU6, MICA_ACT_SQUARED_RELU};
     const mica_activation_desc *d = desc;
-    for (size_t i = 0; i < sizeof piecewise / sizeof *piecewise; i++)
-        if (d->act == piecewise[i])
-            return floor(d->act_a) == d->act_a && floor(d->act_b) == d->act_b;
-    return false;
+    return mica_act_is_exact(d->act) && floor(d->act_a) == d->act_a && floor(d->act_b) == d->act_b;
 }
 
 /* ---- what the body works on ---- */
@@ -146,7 +141,7 @@ mica_status mica_activation_numbers(const void *desc, const double *scalars, dou
 void mica_activation_prologue(const void *desc, mica_text *prologue)
 {
     const mica_activation_desc *d = desc;
-    mica_prologue_activations(prologue);
+    mica_prologue_activation(prologue, d->act);
     mica_prologue_int(prologue, "ACT", d->act);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
- * Activations in double precision: value and slope. The lists come from include/mica/epilogue.h. */
+ * Activations in double precision: value and slope. The lists come from
+ * include/mica/epilogue.h, what they are from ops/pointwise/functions.def. */
 #ifndef MICA_OPS_EPILOGUE_ACTIVATION_H
 #define MICA_OPS_EPILOGUE_ACTIVATION_H
 
@@ -18,7 +19,10 @@ double mica_act_slope(mica_act act, double v, double a, double b);
  * where an s is a rounded argument's exponential. */
 double mica_act_value_size(mica_act act, double v, double a, double b);
 double mica_act_slope_size(mica_act act, double v, double a, double b);
-/* "enum { ACT_IDENTITY = 0, ... };" for kernels that include kernels/activation.cuh */
-void mica_prologue_activations(mica_text *prologue);
+/* Whether values of small integers are exact in any precision, if the parameters are integers. */
+bool mica_act_is_exact(mica_act act);
+/* "enum { ACT_IDENTITY = 0, ... };" and ACTIVATIONS, which has `act` alone, for kernels that
+ * include kernels/activation.cuh */
+void mica_prologue_activation(mica_text *prologue, mica_act act);
 
 #endif

@@ -145,16 +145,17 @@ static void add_type(mica_text *prologue, const char *name, const mica_tensor *t
 
 void mica_prologue_epilogue(mica_text *prologue, const mica_epilogue *e)
 {
-    mica_prologue_activations(prologue);
+    const int act = mica_epilogue_act(e->steps), steps = mica_epilogue_count(e->steps);
+    mica_prologue_activation(prologue, act < steps ? (mica_act)(e->steps[act] - MICA_STEP_ACT)
+                                                   : MICA_ACT_IDENTITY);
     mica_text_add(prologue,
                   "enum { STEP_BIAS = %d, STEP_SCALE = %d, STEP_SHIFT = %d, STEP_RESIDUAL = %d, "
                   "STEP_ACT = %d };\n",
                   MICA_STEP_BIAS, MICA_STEP_SCALE, MICA_STEP_SHIFT, MICA_STEP_RESIDUAL,
                   MICA_STEP_ACT);
-    int count = mica_epilogue_count(e->steps);
-    mica_prologue_int(prologue, "EPILOGUE_STEPS", count);
+    mica_prologue_int(prologue, "EPILOGUE_STEPS", steps);
     mica_text_add(prologue, "constexpr int EPILOGUE[] = {");
-    for (int i = 0; i < count; i++) mica_text_add(prologue, "%d, ", e->steps[i]);
+    for (int i = 0; i < steps; i++) mica_text_add(prologue, "%d, ", e->steps[i]);
     mica_text_add(prologue, "0};\n");
     add_type(prologue, "bias_t", e->bias);
     add_type(prologue, "scale_t", e->scale);

@@ -146,7 +146,7 @@ static void add_stage(mica_text *p, const mica_norm_desc *d, const norm_stage *s
     mica_prologue_int(p, "SCALE_ALONG", norm_lies_along(&s->split, MICA_NORM_SCALE));
     mica_prologue_int(p, "BIAS_ALONG", norm_lies_along(&s->split, MICA_NORM_BIAS));
     mica_prologue_int(p, "REDUCED_RANK", s->split.reduced.rank);
-    mica_prologue_activations(p);
+    mica_prologue_activation(p, d->act);
     mica_prologue_int(p, "ACT", d->act);
     mica_slices_prologue(p, &s->groups);
 }

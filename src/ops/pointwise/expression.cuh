@@ -93,6 +93,10 @@ POINTWISE real sigmoid_of(real v)
 }
 POINTWISE real log1p_unit_of(real v) { return log1p_of(v); }
 POINTWISE real softplus_of(real v) { return (v < 0 ? 0 : v) + log1p_of(exp_of(-abs_of(v))); }
+POINTWISE real softplus_beta_of(real a, real b) /* b a may be infinite where the result is not */
+{
+    return (b * a <= 0 ? 0 : a) + log1p_of(exp_of(-abs_of(b * a))) / b;
+}
 
 /* What the normal distribution has beyond |v|, times 2^64: a polynomial in 1 / (1 + 0.35 |v|), whose last bit counts
  * threefold, times the density, whose exponent wants the rest of the square. Past 30 it is 0; NaN stays. */

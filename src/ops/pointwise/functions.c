@@ -12,7 +12,6 @@ const mica_function mica_functions[MICA_FUNCTIONS] = {
 #define FORMULA(name, arity, text, doc)                                                            \
     {#name, MICA_FUNCTION_FORMULA, arity, MICA_EXACT_NO, 0, 0, #text, {"", "", ""}, doc},
 #include "ops/pointwise/functions.def"
-#undef FUNCTION
 };
 
 static bool is_visible(int function)

@@ -50,7 +50,6 @@ typedef enum mica_function_id {
 #define FUNCTION(name, ...) MICA_FN_##name,
 #define FORMULA(name, ...)  MICA_FN_##name,
 #include "ops/pointwise/functions.def"
-#undef FUNCTION
     MICA_FUNCTIONS
 } mica_function_id;
 

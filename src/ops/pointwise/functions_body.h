@@ -105,9 +105,11 @@ POINTWISE real popcount_of(real a)
 
 /* ---- exponentials ---- */
 
-POINTWISE real unit_of(real v)
+/* Where low is above high, high; NaN passes. */
+POINTWISE real clip_of(real v, real low, real high)
 {
-    return v < 0 ? 0 : v > 1 ? 1 : v;
+    v = v < low ? low : v;
+    return v > high ? high : v;
 }
 
 POINTWISE real logaddexp_of(real a, real b)

@@ -40,7 +40,6 @@ POINTWISE real round_bf16(real v)
         return (real)(value);                                                                      \
     }
 #include "ops/pointwise/functions.def"
-#undef FUNCTION
 
 typedef real row_function(real a, real b, real c);
 

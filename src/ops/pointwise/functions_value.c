@@ -59,9 +59,20 @@ static inline double softplus_of(double v)
     return (v < 0 ? 0 : v) + log1p(exp(-fabs(v)));
 }
 
+/* b a may be infinite where the result is not. */
+static inline double softplus_beta_of(double a, double b)
+{
+    return (b * a > 0 ? a : 0) + log1p(exp(-fabs(b * a))) / b;
+}
+
+/* v / sqrt 2 is y + rest: in the tail erfc is as many units off as y^2 times those of its argument.
+ */
 static inline double normal_of(double v)
 {
-    return 0.5 * erfc(v * -M_SQRT1_2);
+    if (fabs(v) > 40) return v > 0; /* 0 even as a subnormal number */
+    const double y = v * -M_SQRT1_2;
+    const double rest = fma(v, -M_SQRT1_2, -y) + v * 4.8336466567264567e-17;
+    return 0.5 * (erfc(y) - 1.1283791670955126 * exp(-y * y) * rest);
 }
 
 #include "ops/pointwise/functions_loops.h"
@@ -71,7 +82,6 @@ double mica_function_value(int function, double a, double b, double c)
     static row_function *const rows[] = {
 #define FUNCTION(name, ...) fn_##name,
 #include "ops/pointwise/functions.def"
-#undef FUNCTION
     };
     return rows[function](a, b, c);
 }

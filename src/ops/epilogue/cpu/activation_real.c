@@ -5,42 +5,64 @@
 #include "ops/convert/cpu/real.h"
 
 #if REAL_F64
-#define ACT_VALUES     mica_act_values_f64
-#define ACT_SLOPES     mica_act_slopes_f64
-#define abs_of         fabs
-#define copysign_of    copysign
-#define exp_negative   mica_exp_negative_f64
-#define exp_unclamped  mica_exp_unclamped_f64
-#define expm1_negative mica_expm1_negative_f64
-#define tanh_of        mica_tanh_f64
-#define sigmoid        mica_sigmoid_f64
-#define softplus       mica_softplus_f64
-#define normal         mica_normal_f64
-#define normal_reach   mica_normal_reach_f64
+#define ACT_VALUES    mica_act_values_f64
+#define ACT_SLOPES    mica_act_slopes_f64
+#define abs_of        fabs
+#define copysign_of   copysign
+#define exp_negative  mica_exp_negative_f64
+#define exp_unclamped mica_exp_unclamped_f64
+#define tanh_of       mica_tanh_f64
+#define sigmoid_of    mica_sigmoid_f64
+#define normal        mica_normal_f64
+#define normal_reach  mica_normal_reach_f64
+
+#define softplus_beta_of mica_softplus_f64
+/* Rows call these where the argument is negative alone. */
+#define exp_of   exp_negative
+#define expm1_of mica_expm1_negative_f64
+
 enum { EXP_REACH = 746, GELU_REACH = 40, MISH_REACH = 1000 };
 #else
-#define ACT_VALUES     mica_act_values_f32
-#define ACT_SLOPES     mica_act_slopes_f32
-#define abs_of         fabsf
-#define copysign_of    copysignf
-#define exp_negative   mica_exp_negative_f32
-#define exp_unclamped  mica_exp_unclamped_f32
-#define expm1_negative mica_expm1_negative_f32
-#define tanh_of        mica_tanh_f32
-#define sigmoid        mica_sigmoid_f32
-#define softplus       mica_softplus_f32
-#define normal         mica_normal_f32
-#define normal_reach   mica_normal_reach_f32
+#define ACT_VALUES    mica_act_values_f32
+#define ACT_SLOPES    mica_act_slopes_f32
+#define abs_of        fabsf
+#define copysign_of   copysignf
+#define exp_negative  mica_exp_negative_f32
+#define exp_unclamped mica_exp_unclamped_f32
+#define tanh_of       mica_tanh_f32
+#define sigmoid_of    mica_sigmoid_f32
+#define normal        mica_normal_f32
+#define normal_reach  mica_normal_reach_f32
+
+#define softplus_beta_of mica_softplus_f32
+/* Rows call these where the argument is negative alone. */
+#define exp_of           exp_negative
+#define expm1_of         mica_expm1_negative_f32
+
 enum { EXP_REACH = 104, GELU_REACH = 16, MISH_REACH = 128 };
 #endif
 
-/* As the header's formula: where low is above high, high. NaN passes. */
-MICA_INLINE real clip(real v, real low, real high)
+/* ---- what the rows of functions.def are made of ---- */
+
+/* Where low is above high, high. NaN passes. */
+MICA_INLINE real clip_of(real v, real low, real high)
 {
     v = v < low ? low : v;
     return v > high ? high : v;
 }
 
+MICA_INLINE real times_sigmoid_of(real a, real v)
+{
+    return a * sigmoid_of(v);
+}
+
+MICA_INLINE real times_normal_of(real v)
+{
+    real density;
+    return v * normal(v, &density);
+}
+
+/* gelu_tanh's, for the slope */
 MICA_INLINE real gelu_inner(real v)
 {
     return (real)1.5957691216057308 * (v + (real)0.044715 * v * v * v);
@@ -55,146 +77,80 @@ MICA_INLINE real mish_fraction(real v, real *n, real *d)
     return e;
 }
 
-MICA_INLINE real mish(real v)
+MICA_INLINE real mish_of(real v)
 {
     real n, d;
     (void)mish_fraction(v, &n, &d);
     return v * (n / d);
 }
 
-/* act is a constant at every call: one branch is left. */
-MICA_INLINE real value_of(mica_act act, real v, real a, real b)
-{
-    real density;
-    switch (act) {
-    case MICA_ACT_RELU:
-        return v < 0 ? 0 : v;
-    case MICA_ACT_CLIP:
-        return clip(v, a, b);
-    case MICA_ACT_LEAKY_RELU:
-        return v > 0 ? v : a * v;
-    case MICA_ACT_ELU:
-        return v > 0 ? v : a * expm1_negative(v);
-    case MICA_ACT_SELU:
-        return (real)1.0507009873554805 *
-               (v > 0 ? v : (real)1.6732632423543772 * expm1_negative(v));
-    case MICA_ACT_SIGMOID:
-        return sigmoid(v);
-    case MICA_ACT_TANH:
-        return tanh_of(v);
-    case MICA_ACT_SILU:
-        return v * sigmoid(v);
-    case MICA_ACT_GELU:
-        return v * normal(v, &density);
-    case MICA_ACT_GELU_TANH: /* (1 + tanh(u)) / 2 = sigmoid(2 u) */
-        return v * sigmoid(gelu_inner(v));
-    case MICA_ACT_QUICK_GELU:
-        return v * sigmoid((real)1.702 * v);
-    case MICA_ACT_SOFTPLUS:
-        return softplus(v, a);
-    case MICA_ACT_SOFTSIGN:
-        return v / (1 + abs_of(v));
-    case MICA_ACT_MISH:
-        return mish(v);
-    case MICA_ACT_HARD_SIGMOID:
-        return clip(v + 3, 0, 6) / 6;
-    case MICA_ACT_HARD_SWISH:
-        return v * (clip(v + 3, 0, 6) / 6);
-    case MICA_ACT_HARD_TANH:
-        return clip(v, -1, 1);
-    case MICA_ACT_RELU6:
-        return clip(v, 0, 6);
-    case MICA_ACT_SQUARED_RELU:
-        return v < 0 ? 0 : v * v;
-    default:
-        return v;
-    }
-}
-
-MICA_INLINE real inside(real v, real low, real high)
+MICA_INLINE real inside_of(real v, real low, real high)
 {
     return v > low && v < high ? 1 : v != v ? v : 0; /* NaN passes */
 }
 
 /* s (1 - s), no digits lost where s is near 1 */
-MICA_INLINE real sigmoid_slope(real v)
+MICA_INLINE real sigmoid_slope_of(real v)
 {
     real e = exp_negative(-abs_of(v)), r = 1 / (1 + e);
     return e * r * r;
 }
 
 /* Terms of v end where e is 0: v, or its product, may be infinite. */
-MICA_INLINE real swish_slope(real v, real c)
+MICA_INLINE real swish_slope_of(real v, real c)
 {
     real a = c * abs_of(v), n = a > EXP_REACH ? EXP_REACH : a;
     real e = exp_unclamped(-n), r = 1 / (1 + e), rest = n * (e * r * r);
     return v < 0 ? e * r - rest : r + rest;
 }
 
-MICA_INLINE real gelu_slope(real v)
+MICA_INLINE real gelu_slope_of(real v)
 {
     real density, part = normal(v, &density);
     return part + copysign_of(normal_reach(v), v) * (real)0.3989422804014327 * density;
 }
 
-MICA_INLINE real gelu_tanh_slope(real v)
+MICA_INLINE real gelu_tanh_slope_of(real v)
 {
     real u = gelu_inner(v), e = exp_negative(-abs_of(u)), r = 1 / (1 + e);
     real near =
-        clip(v, -GELU_REACH, GELU_REACH); /* farther, e is 0, and the square might be infinite */
+        clip_of(v, -GELU_REACH, GELU_REACH); /* farther, e is 0, and the square might be infinite */
     return (v < 0 ? e : 1) * r +
            near * (e * r * r) * (real)1.5957691216057308 * (1 + (real)0.134145 * near * near);
 }
 
 /* t + v (1 - t^2) sigmoid(v), t = n / d */
-MICA_INLINE real mish_slope(real v)
+MICA_INLINE real mish_slope_of(real v)
 {
     real n, d, e = mish_fraction(v, &n, &d), r = 1 / d;
     real rest = (v < 0 ? 2 : 2 * e * e) * (d + n) * (r * r);
-    return n * r + clip(v, -MISH_REACH, MISH_REACH) * rest * ((v < 0 ? e : 1) / (1 + e));
+    return n * r + clip_of(v, -MISH_REACH, MISH_REACH) * rest * ((v < 0 ? e : 1) / (1 + e));
 }
 
-MICA_INLINE real slope_of(mica_act act, real v, real a, real b)
+/* ---- the rows; act is a constant at every call: one branch is left ---- */
+
+MICA_INLINE real value_of(mica_act act, real a, real b, real c)
 {
+    (void)b, (void)c;
     switch (act) {
-    case MICA_ACT_RELU:
-        return v > 0 ? 1 : v <= 0 ? 0 : v;
-    case MICA_ACT_CLIP:
-        return inside(v, a, b);
-    case MICA_ACT_LEAKY_RELU:
-        return v > 0 ? 1 : v <= 0 ? a : v;
-    case MICA_ACT_ELU:
-        return v > 0 ? 1 : a * exp_negative(v);
-    case MICA_ACT_SELU:
-        return (real)1.0507009873554805 * (v > 0 ? 1 : (real)1.6732632423543772 * exp_negative(v));
-    case MICA_ACT_SIGMOID:
-        return sigmoid_slope(v);
-    case MICA_ACT_TANH: /* tanh(v) = 2 sigmoid(2 v) - 1 */
-        return 4 * sigmoid_slope(2 * v);
-    case MICA_ACT_SILU:
-        return swish_slope(v, 1);
-    case MICA_ACT_GELU:
-        return gelu_slope(v);
-    case MICA_ACT_GELU_TANH:
-        return gelu_tanh_slope(v);
-    case MICA_ACT_QUICK_GELU:
-        return swish_slope(v, (real)1.702);
-    case MICA_ACT_SOFTPLUS:
-        return sigmoid(a * v);
-    case MICA_ACT_SOFTSIGN:
-        return 1 / (1 + abs_of(v)) * (1 / (1 + abs_of(v))); /* the square may be infinite */
-    case MICA_ACT_MISH:
-        return mish_slope(v);
-    case MICA_ACT_HARD_SIGMOID:
-        return inside(v, -3, 3) / 6;
-    case MICA_ACT_HARD_SWISH:
-        return v <= -3 ? 0 : v >= 3 ? 1 : (v + (real)1.5) / 3;
-    case MICA_ACT_HARD_TANH:
-        return inside(v, -1, 1);
-    case MICA_ACT_RELU6:
-        return inside(v, 0, 6);
-    case MICA_ACT_SQUARED_RELU:
-        return v <= 0 ? 0 : 2 * v;
+#define ACTIVATION(fn, kind, arity, exact, ulps, inner, value, da, db, dc, doc, name, ...)         \
+    case MICA_ACT_##name:                                                                          \
+        return (real)(value);
+#include "ops/pointwise/functions.def"
+    default:
+        return a;
+    }
+}
+
+MICA_INLINE real slope_of(mica_act act, real a, real b, real c)
+{
+    (void)b, (void)c;
+    switch (act) {
+#define ACTIVATION(fn, kind, arity, exact, ulps, inner, value, da, db, dc, doc, name, spelling,    \
+                   formula, act_a, slope)                                                          \
+    case MICA_ACT_##name:                                                                          \
+        return (real)(slope);
+#include "ops/pointwise/functions.def"
     default:
         return 1;
     }

@@ -52,6 +52,7 @@
 #define tanh_of(v)       mica_tanh_f64(v)
 #define sigmoid_of(v)    mica_sigmoid_f64(v)
 #define softplus_of(v)   mica_softplus_f64(v, 1)
+#define softplus_beta_of mica_softplus_f64
 #define normal_of(v)     mica_normal_f64(v, &(double){0})
 
 #define EXP_RAISED(v)   (v < -800 ? 0 : mica_exp_raised_f64(v, 0))
@@ -90,6 +91,7 @@
 #define tanh_of(v)       mica_tanh_f32(v)
 #define sigmoid_of(v)    mica_sigmoid_f32(v)
 #define softplus_of(v)   mica_softplus_f32(v, 1)
+#define softplus_beta_of mica_softplus_f32
 #define normal_of(v)     mica_normal_f32(v, &(float){0})
 #define lgamma_of(v)     lgammaf_r(v, &(int){0}) /* without the global sign */
 #define j0_of(v)         j0f(v)
@@ -112,7 +114,6 @@ static void map_whole(int function, real *out, const real *const in[MICA_FUNCTIO
         map(fn_##name, out, in, n);                                                                \
         return;
 #include "ops/pointwise/functions.def"
-#undef FUNCTION
     default: /* formulas are none */
         return;
     }

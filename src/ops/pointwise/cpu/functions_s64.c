@@ -43,7 +43,6 @@ typedef whole_t real;
 #define ROW_CAST(name, value)
 #define FUNCTION(name, kind, arity, exact, ulps, inner, value, ...) ROW_##kind(name, value)
 #include "ops/pointwise/functions.def"
-#undef FUNCTION
 
 typedef whole_t same_row(whole_t a, whole_t b, whole_t c);
 typedef double test_row(whole_t a, whole_t b, whole_t c);
@@ -104,7 +103,6 @@ void mica_function_s64(int function, void *out, const void *const in[MICA_FUNCTI
         MAP_##kind(name);                                                                          \
         return;
 #include "ops/pointwise/functions.def"
-#undef FUNCTION
     default: /* formulas are none */
         return;
     }

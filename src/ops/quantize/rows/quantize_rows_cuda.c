@@ -140,7 +140,7 @@ static void write_prologue(const mica_quantize_rows_desc *d, const quantize_rows
                            const mica_slices *slices, mica_text *p)
 {
     mica_slices_prologue(p, slices);
-    mica_prologue_activations(p);
+    mica_prologue_activation(p, d->act);
     mica_prologue_int(p, "ACT", d->act);
     mica_prologue_int(p, "NORM",
                       d->norm == MICA_QUANTIZE_ROWS_RMS     ? ROWS_NORM_RMS
