@@ -9,6 +9,8 @@ static inline void mica_philox(const unsigned key[2], unsigned word[4])
     unsigned key0 = key[0], key1 = key[1];
 #if defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__)
 #pragma GCC unroll 10 /* or gcc does not vectorise loops of calls */
+#elif defined(__CUDACC__)
+#pragma unroll
 #endif
     for (int round = 0; round < 10; round++) {
         const unsigned long long a = (unsigned long long)word[0] * 0xD2511F53u;

@@ -9,6 +9,7 @@
 #pragma once
 #include "kernels/types.cuh"
 #include "kernels/math.cuh"
+#include "kernels/philox.h"
 #include "ops/attention/cuda/attention_cuda_args.h"
 
 constexpr s64 ABSENT = (s64)1 << 63;
@@ -240,7 +241,7 @@ __device__ __forceinline__ acc_t score_scale(const attention_cuda_args &args, s6
     return (acc_t)args.scale * scale_of(args.scale_q, kv_head) * scale_of(args.scale_k, kv_head);
 }
 
-/* ---- dropout: Philox4x32-10 (Salmon and others 2011) ---- */
+/* ---- dropout ---- */
 
 struct dropout {
     u32 key[2], offset;
@@ -263,19 +264,9 @@ struct words {
 /* Of keys j / 4 * 4 to + 3 and query i; line: n H + head. */
 __device__ __forceinline__ words make_words(const dropout &drop, s64 line, s64 i, s64 j)
 {
-    u32 w0 = (u32)(j / 4), w1 = (u32)i, w2 = (u32)line, w3 = drop.offset;
-    u32 key0 = drop.key[0], key1 = drop.key[1];
-#pragma unroll
-    for (int round = 0; round < 10; round++) {
-        const u64 a = (u64)w0 * 0xD2511F53u, b = (u64)w2 * 0xCD9E8D57u;
-        w0 = (u32)(b >> 32) ^ w1 ^ key0;
-        w1 = (u32)b;
-        w2 = (u32)(a >> 32) ^ w3 ^ key1;
-        w3 = (u32)a;
-        key0 += 0x9E3779B9u;
-        key1 += 0xBB67AE85u;
-    }
-    return {{w0, w1, w2, w3}};
+    words r = {{(u32)(j / 4), (u32)i, (u32)line, drop.offset}};
+    mica_philox(drop.key, r.w);
+    return r;
 }
 
 /* What becomes of the weight of key j: 0, or the factor of those that stay. */
