@@ -43,20 +43,15 @@ template <typename S> SCAN S nothing()
     return s;
 }
 
-/* About an infinite maximum the sum is 1, or NaN if one is there. */
-template <typename A> SCAN A exponential(A v, A max)
-{
-    if (max - max != 0) return max > 0 && v == max ? (A)1 : (A)0;
-    return exp_of(v - max);
-}
-
+/* One exponential and no branch: lanes differ in whose maximum is the larger. Equal maxima may be infinite, and
+ * about an infinite one the sum is 1, or NaN if one is there. */
 template <typename S> SCAN S join_exponentials(const S &l, const S &r)
 {
     S s = r;
-    const acc_t top = r.b > l.b ? r.b : l.b;
-    const acc_t a = l.b == top || l.a == 0 ? l.a : l.a * exponential(l.b, top);
-    const acc_t b = r.b == top || r.a == 0 ? r.a : r.a * exponential(r.b, top);
-    s.a = a + b, s.b = top;
+    const bool rises = r.b > l.b;
+    const acc_t top = rises ? r.b : l.b, low = rises ? l.b : r.b;
+    const acc_t less = low == top ? (acc_t)1 : exp_of(low - top);
+    s.a = (rises ? r.a : l.a) + (rises ? l.a : r.a) * less, s.b = top;
     if (top == -lowest(acc_t()) && s.a == s.a) s.a = 1;
     return s;
 }

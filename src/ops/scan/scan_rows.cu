@@ -137,7 +137,8 @@ SCAN S scan_warp(const mica_scan_args &a, const element (*e)[VECTOR], long long 
 #pragma unroll
         for (int k = 0; k < VECTOR; k++) {
             const long long i = first + j * (LANES * VECTOR) + k;
-            if (FULL || i < a.n) s = join(s, state_of<S>(e[j][k], position(a, i)));
+            if (FULL && k == 0) s = state_of<S>(e[j][k], position(a, i));
+            else if (FULL || i < a.n) s = join(s, state_of<S>(e[j][k], position(a, i)));
         }
 #pragma unroll
         for (int by = 1; by < LANES; by *= 2) {
@@ -145,8 +146,9 @@ SCAN S scan_warp(const mica_scan_args &a, const element (*e)[VECTOR], long long 
             if (lane_of() >= by) s = join(o, s);
         }
         before[j] = state_by_words(s, [&](u32 w) { return __shfl_up_sync(0xffffffffu, w, 1, LANES); });
-        before[j] = lane_of() == 0 ? all : join(all, before[j]);
-        all = join(all, state_by_words(s, [&](u32 w) { return __shfl_sync(0xffffffffu, w, LANES - 1, LANES); }));
+        const S last = state_by_words(s, [&](u32 w) { return __shfl_sync(0xffffffffu, w, LANES - 1, LANES); });
+        before[j] = lane_of() == 0 ? all : j == 0 ? before[j] : join(all, before[j]);
+        all = j == 0 ? last : join(all, last);
     }
     return all;
 }
