@@ -36,6 +36,12 @@ POINTWISE whole_t abs_of(whole_t v)
     return v < 0 ? negative_of(v) : v;
 }
 
+POINTWISE whole_t clip_of(whole_t v, whole_t low, whole_t high)
+{
+    v = v < low ? low : v;
+    return v > high ? high : v;
+}
+
 /* ---- roundings: whole numbers are themselves ---- */
 
 POINTWISE whole_t floor_of(whole_t v)

@@ -126,6 +126,44 @@ template <bool FULL> SCAN void read(const mica_scan_args &a, const row &r, long 
 
 /* ---- a block of a row ---- */
 
+/* The states of WIDTH lanes up to each. */
+template <int WIDTH, typename S> SCAN S scan_lanes_by_joins(S s, int lane)
+{
+#pragma unroll
+    for (int by = 1; by < WIDTH; by *= 2) {
+        const S o = state_by_words(s, [&](u32 w) { return __shfl_up_sync(0xffffffffu, w, by, WIDTH); });
+        if (lane >= by) s = join(o, s);
+    }
+    return s;
+}
+
+/* Of logsumexp about one maximum, where sums about the first lane's do not vanish beside it: two exponentials
+ * instead of five. */
+constexpr int NEAR = 60;
+template <int WIDTH, typename S> SCAN S scan_lanes(S s, int lane)
+{
+    if constexpr (BY == SCAN_EXP && !CUTS && WIDTH > 4) {
+        acc_t top = s.b;
+#pragma unroll
+        for (int by = 1; by < WIDTH; by *= 2) {
+            const acc_t o = __shfl_up_sync(0xffffffffu, top, by, WIDTH);
+            if (lane >= by && o > top) top = o;
+        }
+        const acc_t least = __shfl_sync(0xffffffffu, top, 0, WIDTH), most = __shfl_sync(0xffffffffu, top, WIDTH - 1, WIDTH);
+        if (__all_sync(0xffffffffu, most - least <= NEAR)) {
+            acc_t sum = s.a * exp_of(s.b - most);
+#pragma unroll
+            for (int by = 1; by < WIDTH; by *= 2) {
+                const acc_t o = __shfl_up_sync(0xffffffffu, sum, by, WIDTH);
+                if (lane >= by) sum += o;
+            }
+            s.a = sum * exp_of(most - top), s.b = top;
+            return s;
+        }
+    }
+    return scan_lanes_by_joins<WIDTH>(s, lane);
+}
+
 /* What comes before the thread's accesses, from the block's begin on; returns the sum of its warp. */
 template <bool FULL, typename S>
 SCAN S scan_warp(const mica_scan_args &a, const element (*e)[VECTOR], long long first, S *before)
@@ -140,11 +178,7 @@ SCAN S scan_warp(const mica_scan_args &a, const element (*e)[VECTOR], long long 
             if (FULL && k == 0) s = state_of<S>(e[j][k], position(a, i));
             else if (FULL || i < a.n) s = join(s, state_of<S>(e[j][k], position(a, i)));
         }
-#pragma unroll
-        for (int by = 1; by < LANES; by *= 2) {
-            const S o = state_by_words(s, [&](u32 w) { return __shfl_up_sync(0xffffffffu, w, by, LANES); });
-            if (lane_of() >= by) s = join(o, s);
-        }
+        s = scan_lanes<LANES>(s, lane_of());
         before[j] = state_by_words(s, [&](u32 w) { return __shfl_up_sync(0xffffffffu, w, 1, LANES); });
         const S last = state_by_words(s, [&](u32 w) { return __shfl_sync(0xffffffffu, w, LANES - 1, LANES); });
         before[j] = lane_of() == 0 ? all : j == 0 ? before[j] : join(all, before[j]);
@@ -162,10 +196,17 @@ template <typename S> SCAN S scan_warps(S *scratch, S &all)
     __syncthreads();
     S before = nothing<S>();
     all = nothing<S>();
+    if constexpr (LOGS && WARPS <= LANES) { /* few exponentials: by the lanes of each warp */
+        const S s = scan_lanes<WARPS>(mine[lane_of() % WARPS], lane_of() % WARPS);
+        all = state_by_words(s, [&](u32 w) { return __shfl_sync(0xffffffffu, w, WARPS - 1); });
+        const S last = state_by_words(s, [&](u32 w) { return __shfl_sync(0xffffffffu, w, (warp_of() + WARPS - 1) % WARPS); });
+        if (warp_of() > 0) before = last;
+    } else {
 #pragma unroll
-    for (int w = 0; w < WARPS; w++) {
-        if (w == warp_of()) before = all;
-        all = join(all, mine[w]);
+        for (int w = 0; w < WARPS; w++) {
+            if (w == warp_of()) before = all;
+            all = join(all, mine[w]);
+        }
     }
     __syncthreads(); /* the scratch is used again */
     return before;
