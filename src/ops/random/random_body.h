@@ -176,11 +176,24 @@ RANDOM_CALL double random_quantile(double p)
                                 .0148753612908506148525,    .13692988092273580531,
                                 .59983220655588793769,      1};
     const double q = add64(p, -0.5);
-    if (q >= -0.425)
-        return mul64(q, random_quotient(middle_over, middle_under, add64(0.180625, -mul64(q, q))));
-    const double r = root64(-random_log64(p));
-    return r <= 5 ? -random_quotient(side_over, side_under, add64(r, -1.6))
-                  : -random_quotient(far_over, far_under, add64(r, -5));
+    const bool middle = q >= -0.425;
+    double x = add64(0.180625, -mul64(q, q));
+    if (!middle) {
+        const double r = root64(-random_log64(p));
+        if (r > 5) return -random_quotient(far_over, far_under, add64(r, -5));
+        x = add64(r, -1.6);
+    }
+    /* One quotient for lanes of either kind. */
+    double over = middle ? middle_over[0] : side_over[0];
+    double under = middle ? middle_under[0] : side_under[0];
+#ifdef RANDOM_ROUNDED
+#pragma unroll
+#endif
+    for (int i = 1; i < 8; i++) {
+        over = step64(over, x, middle ? middle_over[i] : side_over[i]);
+        under = step64(under, x, middle ? middle_under[i] : side_under[i]);
+    }
+    return mul64(middle ? q : -1, over / under);
 }
 
 /* ---- words to numbers ---- */
@@ -244,8 +257,9 @@ RANDOM double random_exponential64(double scale, unsigned long long w)
 RANDOM_CALL double random_truncated(const mica_random_numbers *n, double u)
 {
     const double p = add64(mul64(u, n->mass), n->tail);
-    const double z = p <= 0.5 ? random_quantile(p) : -random_quantile(add64(1, -p));
-    const double v = add64(mul64(n->upper ? -z : z, n->std), n->mean);
+    const bool above = p > 0.5;
+    const double z = random_quantile(above ? add64(1, -p) : p);
+    const double v = add64(mul64((bool)n->upper != above ? -z : z, n->std), n->mean);
     return v < n->low ? n->low : v > n->high ? n->high : v;
 }
 
