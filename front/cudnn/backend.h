@@ -208,6 +208,9 @@ typedef struct backend_moves {
     mica_tensor form[BACKEND_RAGGED]; /* of padded, as B x S x H x D */
     bool result[BACKEND_RAGGED];
 } backend_moves;
+/* Kernels and memory for the runs of a plan on a handle and its stream: a first run, which a client
+ * may capture, then allocates nothing. */
+cudnnStatus_t backend_ragged_prepare(cudnnHandle_t handle, const backend_lowered *l);
 /* Pads what is ragged, for which `tensors` then holds the padded ones; and the other way for
  * results, of which nothing but the rows of sequences is written. */
 cudnnStatus_t backend_ragged_begin(cudnnHandle_t handle, const backend_built *built,

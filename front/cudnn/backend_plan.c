@@ -269,6 +269,8 @@ cudnnStatus_t backend_build(backend *plan)
     built->engine = index_of(engine_of(config));
     cudnnStatus_t status = backend_entry_get(built->lowered, built->engine, NULL, &built->entry);
     if (status == CUDNN_STATUS_SUCCESS) status = map_names(built);
+    if (status == CUDNN_STATUS_SUCCESS && handle && built->lowered->ragged_count)
+        status = backend_ragged_prepare(handle, built->lowered);
     if (status == CUDNN_STATUS_SUCCESS)
         plan->built = built;
     else

@@ -126,8 +126,7 @@ static size_t room_of(const mica_tensor *t)
 }
 
 /* B x S: the row of each position, -1 behind the end of its sequence. */
-static cudnnStatus_t make_index(cudnnHandle_t handle, const backend_ragged *r, const void *offsets,
-                                const void *lengths, void *index)
+static mica_pointwise_desc index_problem(const backend_ragged *r)
 {
     mica_pointwise_desc d = {.y0 = index_of(r)};
     const int64_t row = row_of(r), whole = r->multiplier % row ? 1 : row;
@@ -140,6 +139,30 @@ static cudnnStatus_t make_index(cudnnHandle_t handle, const backend_ragged *r, c
     snprintf(d.expr, sizeof d.expr, "s32(where(i1<%s,s64(s64(x0)*%lld/%lld)+i1,-1))",
              r->summed ? "x1-x2" : "x1", (long long)(r->multiplier / whole),
              (long long)(row / whole));
+    return d;
+}
+
+static mica_gather_desc pad_problem(const backend_ragged *r)
+{
+    return (mica_gather_desc){.x = rows_of(r),
+                              .index = index_of(r),
+                              .y = mica_tensor_packed(r->tensor.dtype, 4, r->tensor.dims)};
+}
+
+static mica_scatter_desc unpad_problem(const backend_ragged *r)
+{
+    const int64_t places[] = {r->tensor.dims[0], r->tensor.dims[1], 1};
+    return (mica_scatter_desc){.mode = MICA_SCATTER_ND,
+                               .x = rows_of(r),
+                               .y = rows_of(r),
+                               .index = mica_tensor_packed(MICA_S32, 3, places),
+                               .u = mica_tensor_packed(r->tensor.dtype, 4, r->tensor.dims)};
+}
+
+static cudnnStatus_t make_index(cudnnHandle_t handle, const backend_ragged *r, const void *offsets,
+                                const void *lengths, void *index)
+{
+    const mica_pointwise_desc d = index_problem(r);
     mica_run run = {0};
     run.args[MICA_POINTWISE_X0] = (void *)(uintptr_t)offsets;
     run.args[MICA_POINTWISE_X0 + 1] = (char *)(uintptr_t)lengths + (r->summed ? 4 : 0);
@@ -176,10 +199,35 @@ static cudnnStatus_t place(cudnnHandle_t handle, const backend_lowered *l, backe
     return CUDNN_STATUS_SUCCESS;
 }
 
+static cudnnStatus_t prepare(cudnnHandle_t handle, const char *op, const void *desc, size_t size)
+{
+    mica_plan *plan;
+    void *workspace;
+    FRONT_TRY(front_plan(handle, op, desc, size, NULL, &plan));
+    const size_t bytes = mica_plan_workspace(plan);
+    mica_plan_destroy(plan);
+    return front_workspace(handle, bytes, &workspace);
+}
+
+cudnnStatus_t backend_ragged_prepare(cudnnHandle_t handle, const backend_lowered *l)
+{
+    backend_moves m;
+    for (int i = 0; i < l->ragged_count; i++) {
+        const mica_pointwise_desc index = index_problem(&l->ragged[i]);
+        const mica_gather_desc in = pad_problem(&l->ragged[i]);
+        const mica_scatter_desc out = unpad_problem(&l->ragged[i]);
+        m.form[i] = in.y;
+        FRONT_TRY(prepare(handle, "pointwise", &index, sizeof index));
+        FRONT_TRY(prepare(handle, "gather", &in, sizeof in));
+        FRONT_TRY(prepare(handle, "scatter", &out, sizeof out));
+    }
+    return place(handle, l, &m);
+}
+
 static cudnnStatus_t pad(cudnnHandle_t handle, const backend_ragged *r, const backend_moves *m,
                          int i)
 {
-    mica_gather_desc d = {.x = rows_of(r), .index = index_of(r), .y = m->form[i]};
+    const mica_gather_desc d = pad_problem(r);
     mica_run run = {0};
     run.args[MICA_GATHER_X] = m->client[i];
     run.args[MICA_GATHER_INDEX] = m->index[i];
@@ -221,12 +269,9 @@ cudnnStatus_t backend_ragged_end(cudnnHandle_t handle, const backend_built *buil
 {
     for (int i = 0; i < built->lowered->ragged_count; i++) {
         const backend_ragged *r = &built->lowered->ragged[i];
-        mica_scatter_desc d = {.mode = MICA_SCATTER_ND, .x = rows_of(r), .u = m->form[i]};
+        const mica_scatter_desc d = unpad_problem(r);
         mica_run run = {0};
         if (!m->result[i]) continue;
-        d.y = d.x;
-        d.index = mica_tensor_packed(MICA_S32, 3,
-                                     (const int64_t[]){r->tensor.dims[0], r->tensor.dims[1], 1});
         run.args[MICA_SCATTER_X] = run.args[MICA_SCATTER_Y] = m->client[i];
         run.args[MICA_SCATTER_INDEX] = m->index[i];
         run.args[MICA_SCATTER_U] = m->padded[i];

@@ -266,6 +266,7 @@ static void test_training(void **unused)
 {
     (void)unused;
     for (int i = 0; i < 9 * TYPES * WAYS; i++) {
+        if (i >= 9 * TYPES && i % 4) continue; /* the other ways share their bodies */
         setting s = set_up(i % (9 * TYPES));
         s.by = i / (9 * TYPES);
         eps = i % 4 == 3 && s.mode != CUDNN_BATCHNORM_PER_ACTIVATION ? 0 : 1e-3;
