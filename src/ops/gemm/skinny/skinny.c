@@ -160,14 +160,16 @@ static double steps_of(const skinny_geometry *g, const mica_config *c)
  * pick is 3 % slower than the best config in the mean, 26 % at most. */
 static double small_ms(const skinny_geometry *g, const mica_config *c, double rounds)
 {
-    const double start_ms = 4.9e-3, cluster_ms = 0.95e-3, round_ms = 0.54e-3, step_ms = 0.49e-3;
+    const double start_ms = 4.9e-3, cluster_ms = 0.95e-3, step_ms = 0.49e-3;
+    const double round_ms = 0.54e-3, clusters_ms = 1e-3, across_ms = 3e-3; /* of a further round */
     const double element_ms = 5.5e-6, plain_ms = 33e-6, shifted_ms = 0.156e-3;
     double groups = c->knob[KNOB_GROUPS], few = few_held(g), step = step_ms;
     double reads = has_matrix(g) ? few / 8 : few;
     if (!g->few_k_major) step += element_ms * reads * skinny_vector(g);
     if (!has_matrix(g)) step += plain_ms * groups * few;
     if (g->shifted) step += shifted_ms * groups * reads_of(g);
-    return start_ms + (c->knob[KNOB_SPLIT] > 1 ? cluster_ms : 0) + round_ms * (rounds - 1) +
+    double further = c->knob[KNOB_SPLIT] == 1 ? round_ms : g->k_major ? clusters_ms : across_ms;
+    return start_ms + (c->knob[KNOB_SPLIT] > 1 ? cluster_ms : 0) + further * (rounds - 1) +
            step * steps_of(g, c);
 }
 

@@ -70,7 +70,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
  * random sizes on an H200). */
 static double copy_ms(const mica_transform_desc *copy, int k, const mica_device_info *device)
 {
-    const double launch_ms = 3e-3, waiting_ms = 4e-3;
+    const double launch_ms = 4e-3, waiting_ms = 4e-3;
     const mica_tensor *from = &copy->x;
     int line = 2 * from->rank - 3 - k, bits = mica_dtype_bits(from->dtype);
     bool across = from->strides[k] != 1;

@@ -169,12 +169,31 @@ static double share_of(int engine, mica_dtype type)
     return multipliers[engine] == &gemm_sm80_f32 ? precise : 1;
 }
 
+/* Whether TMA reads the operand in boxes whose rows are short, which are as dear as whole ones. */
+static bool has_short_rows(long long lines, long long k_stride, mica_dtype type)
+{
+    return k_stride != 1 && lines * mica_dtype_bits(type) / 8 < 128;
+}
+
+/* Both operands from memory (H200: 24 x 802816 by 802816 x 96 of bf16, contiguous across K, took 77
+ * us, 0.6 of the bandwidth; 256 x 32768 by 32768 x 256 0.8). */
+static double memory_ms(const split *p, const mica_gemm_desc *child, const mica_device_info *device)
+{
+    const double start_ms = 3e-3, whole = 0.8, rows = 0.6;
+    const gemm_shape *s = &p->shape;
+    mica_dtype type = child->a.dtype;
+    bool is_short = has_short_rows(s->m, s->a_k, type) || has_short_rows(s->n, s->b_k, type);
+    double bytes = (double)(s->m + s->n) * (double)s->k * mica_dtype_bits(type) / 8;
+    return start_ms + bytes / ((is_short ? rows : whole) * device->copy_gbps * 1e6);
+}
+
 static double model(const split *p, int engine, const mica_device_info *device)
 {
     mica_gemm_desc child;
     if (!is_taken(p, engine, device, &child)) return INFINITY;
     double batch = mica_engine_predict(multipliers[engine], &mica_op_gemm, &child, device);
     batch *= share_of(engine, child.a.dtype);
+    batch = fmax(batch, memory_ms(p, &child, device));
     return fmax(batch, fill_ms(p, &child, engine, device)) + reduce_ms(p, device);
 }
 
