@@ -193,6 +193,8 @@ void mica_prologue_activation(mica_text *prologue, mica_act act)
     mica_text_add(prologue, " ACT_" #name " = %d,", MICA_ACT_##name);
     MICA_ACTIVATIONS(MICA_X)
 #undef MICA_X
-    mica_text_add(prologue, " };\n#define ACTIVATIONS ACTIVATION(%s, (%s), (%s))\n", rows[act].name,
-                  rows[act].value, rows[act].slope);
+    /* One statement with the enumerators, which kernel tables leave out: ACT and EPILOGUE say it.
+     */
+    mica_text_add(prologue, " }\n#define ACTIVATIONS ACTIVATION(%s, (%s), (%s))\n;\n",
+                  rows[act].name, rows[act].value, rows[act].slope);
 }
