@@ -145,6 +145,8 @@ typedef struct mica_options {
     bool nondeterministic;   /* engines whose bits vary between runs are allowed too; 0 means no */
     int measure_ms;          /* budget of MICA_MODE_MEASURE; 0 means 2000 */
     uint64_t packed; /* bit i: runs get argument i packed, see mica_plan_pack; 0 means none */
+    bool prompt;     /* a GPU's plan does not wait for the compiler, see mica_plan_await; needs
+                        nondeterministic; 0 means no */
 } mica_options;
 
 /* Makes a plan, or finds it in the context's cache. The families' functions (mica_conv_plan and
@@ -228,6 +230,36 @@ typedef struct mica_run {
  * memory. Errors: MICA_INVALID (a pointer is missing, misaligned or overlaps), MICA_DEVICE_LOST,
  * ... */
 MICA_API mica_status mica_plan_run(const mica_plan *plan, const mica_run *run);
+
+/* ---- prompt plans ---------------------------------------------------------------------------
+ * Compiling the kernels of a GPU's plan takes from 0.2 to 2 seconds, once: then they are in the
+ * kernel cache on disk. Who cannot wait sets mica_options.prompt. Where the kernels of the engine
+ * that is chosen have to be compiled first, a thread of the library's does that, and meanwhile runs
+ * take the best engine whose kernels are in memory or in the cache; where there is none, one whose
+ * kernels are compiled in less than half the time. If no such engine takes the problem, or a run of
+ * it would last longer than that, the plan is made as ever.
+ *
+ * The first run after the kernels are there takes them, unless its stream is being captured: a
+ * captured run stays what it was, so wait with mica_plan_await before a capture. Both engines stay
+ * until the plan is destroyed. The workspace is that of the larger of the two from the start, and
+ * within the limit; the contract covers both. Engine, config, kernels and times that are asked for
+ * are those of the engine that would run now.
+ *
+ * Results differ in their rounding before and after, so MICA_INVALID without `nondeterministic`;
+ * also with `packed`, whose layout is one engine's, and with MICA_MODE_MEASURE, which waits for
+ * more than one compilation. Graphs refuse it.
+ *
+ * Destroying the plan does not wait; destroying the context, and exit(), do so for what is being
+ * compiled at the moment. A child process has no such thread: its plans stay as they are. */
+
+/* Why the plan does not have the engine that was chosen: it is still being compiled, or that
+ * failed and how; "" where nothing is pending, as for every plan that is not prompt. The text is
+ * good until the plan is destroyed. */
+MICA_API const char *mica_plan_pending(const mica_plan *plan);
+/* Waits until nothing is being compiled for the plan: MICA_OK, and the next run that is not
+ * captured has the engine that was chosen; else the plan stays with the other one, and this is why.
+ */
+MICA_API mica_status mica_plan_await(const mica_plan *plan);
 
 /* ---- packed arguments -----------------------------------------------------------------------
  * Operands that stay the same from run to run (weights) need not be rearranged in each of them.

@@ -38,6 +38,9 @@ mica_status mica_kernel_get(mica_cuda *cuda, const mica_kernel_spec *spec, mica_
 /* Several at once, compiled in parallel. All or none. */
 mica_status mica_kernel_get_all(mica_cuda *cuda, const mica_kernel_spec *specs, int count,
                                 mica_kernel **kernels);
+/* The same of what is in memory or on disk: NOT_FOUND where one would have to be compiled. */
+mica_status mica_kernel_find_all(mica_cuda *cuda, const mica_kernel_spec *specs, int count,
+                                 mica_kernel **kernels);
 void mica_kernel_put(mica_kernel *kernel);
 void mica_kernel_describe(const mica_kernel *kernel, mica_kernel_info *info);
 void mica_cuda_kernel_stats(const mica_cuda *cuda, mica_stats *stats);
@@ -95,6 +98,11 @@ mica_status mica_cuda_event_create(mica_cuda *cuda, void **event);
 void mica_cuda_event_destroy(mica_cuda *cuda, void *event);
 mica_status mica_cuda_event_record(mica_cuda *cuda, void *event, void *stream);
 mica_status mica_cuda_event_elapsed(mica_cuda *cuda, void *from, void *to, double *ms);
+
+/* Whether work on the stream is captured; true also where that cannot be told. */
+bool mica_cuda_capturing(const mica_cuda *cuda, void *stream);
+/* From now on this thread's loading of kernels neither fails by nor ends captures of others. */
+void mica_cuda_relax_captures(void);
 
 /* ---- replays: launches recorded as a CUDA graph ----
  * One thread at a time. Between record and recorded, and between update and updated, launches and

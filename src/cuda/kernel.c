@@ -194,6 +194,14 @@ static mica_status get_images(job **jobs, int count)
     return MICA_OK;
 }
 
+/* The same without the compiler. */
+static mica_status find_images(job **jobs, int count)
+{
+    for (int i = 0; i < count; i++)
+        MICA_TRY(mica_image_find(&jobs[i]->request, &jobs[i]->image, &jobs[i]->built));
+    return MICA_OK;
+}
+
 /* ---- the calls ---- */
 
 static bool is_among(const job *j, job *const *others, int count)
@@ -244,25 +252,27 @@ static mica_status load_all(mica_cuda *cuda, job *jobs, int count)
     return status;
 }
 
-static mica_status get_all(mica_cuda *cuda, const mica_kernel_spec *specs, int count, job *jobs,
-                           job **missing)
+typedef mica_status get_fn(job **jobs, int count);
+
+static mica_status get_each(mica_cuda *cuda, const mica_kernel_spec *specs, int count, get_fn *get,
+                            job *jobs, job **missing)
 {
     for (int i = 0; i < count; i++)
         MICA_TRY(mica_image_prepare(&specs[i], cuda->target, &jobs[i].request));
     int n = find_missing(cuda, jobs, count, missing);
-    if (n > 0) MICA_TRY(get_images(missing, n));
+    if (n > 0) MICA_TRY(get(missing, n));
     return load_all(cuda, jobs, count);
 }
 
-mica_status mica_kernel_get_all(mica_cuda *cuda, const mica_kernel_spec *specs, int count,
-                                mica_kernel **kernels)
+static mica_status get_all(mica_cuda *cuda, const mica_kernel_spec *specs, int count, get_fn *get,
+                           mica_kernel **kernels)
 {
     memset(kernels, 0, (size_t)count * sizeof *kernels);
     MICA_TRY(mica_cuda_health(cuda));
     size_t bytes = (size_t)count * (sizeof(job) + sizeof(job *));
     job *jobs = mica_alloc(bytes);
     if (!jobs) return mica_fail_memory(bytes);
-    mica_status status = get_all(cuda, specs, count, jobs, (job **)(void *)(jobs + count));
+    mica_status status = get_each(cuda, specs, count, get, jobs, (job **)(void *)(jobs + count));
     for (int i = 0; i < count; i++) {
         if (status == MICA_OK)
             kernels[i] = jobs[i].kernel;
@@ -273,6 +283,18 @@ mica_status mica_kernel_get_all(mica_cuda *cuda, const mica_kernel_spec *specs, 
     }
     mica_release(jobs);
     return status;
+}
+
+mica_status mica_kernel_get_all(mica_cuda *cuda, const mica_kernel_spec *specs, int count,
+                                mica_kernel **kernels)
+{
+    return get_all(cuda, specs, count, get_images, kernels);
+}
+
+mica_status mica_kernel_find_all(mica_cuda *cuda, const mica_kernel_spec *specs, int count,
+                                 mica_kernel **kernels)
+{
+    return get_all(cuda, specs, count, find_images, kernels);
 }
 
 mica_status mica_kernel_get(mica_cuda *cuda, const mica_kernel_spec *spec, mica_kernel **kernel)

@@ -95,15 +95,28 @@ void mica_replay_destroy(mica_replay *r)
     mica_release(r);
 }
 
-bool mica_replay_may(const mica_replay *r, void *stream)
+bool mica_cuda_capturing(const mica_cuda *cuda, void *stream)
 {
     int capturing = CAPTURE_NONE;
     bool pushed;
-    if (!mica_cuda_enter_quietly(r->cuda, &pushed)) return false;
+    if (!mica_driver.cuStreamIsCapturing || !mica_cuda_enter_quietly(cuda, &pushed)) return true;
     /* the default stream gives an error while others are captured */
     const int code = mica_driver.cuStreamIsCapturing(stream, &capturing);
-    mica_cuda_leave(r->cuda, pushed);
-    return code == 0 && capturing == CAPTURE_NONE;
+    mica_cuda_leave(cuda, pushed);
+    return code != 0 || capturing != CAPTURE_NONE;
+}
+
+void mica_cuda_relax_captures(void)
+{
+    enum { RELAXED_CAPTURE = 2 };
+    int mode = RELAXED_CAPTURE;
+    if (mica_driver.cuThreadExchangeStreamCaptureMode)
+        (void)mica_driver.cuThreadExchangeStreamCaptureMode(&mode); /* a fault shows elsewhere */
+}
+
+bool mica_replay_may(const mica_replay *r, void *stream)
+{
+    return !mica_cuda_capturing(r->cuda, stream);
 }
 
 /* ---- recording ---- */

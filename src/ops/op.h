@@ -117,6 +117,7 @@ typedef struct mica_engine {
      * share of it that is reached. */
     double (*predict)(const void *desc, const mica_device_info *device, const mica_config *config);
     double reached, start_ms; /* 0: a tenth, and hardly anything */
+    double compile_ms;        /* of its kernels; 0: that of most, which is fine below 800 */
     /* Lists the steps of an engine that is other operations (MICA_COMPOSED); its `predict` may be
      * NULL: the sum of theirs. */
     void (*steps)(const void *desc, struct mica_compose *list);

@@ -4,6 +4,7 @@
 #include "base/env.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/system/background.h"
 #include "cpu/cpu.h"
 #include "cpu/floating.h"
 #include "ops/onednn/onednn.h"
@@ -118,6 +119,7 @@ void mica_context_destroy(mica_context *c)
     /* Cached plans hold references to the context: they go first. */
     mica_plan_cache_limit(&c->graphs, 0);
     mica_plan_cache_limit(&c->cache, 0);
+    mica_jobs_wait(c); /* of prompt plans that are gone */
     mica_context_release(c);
 }
 

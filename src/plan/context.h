@@ -22,6 +22,14 @@ typedef struct mica_rule {
     int64_t element; /* packed copies: bytes from their begin to element 0 */
 } mica_rule;
 
+/* How far the making of a plan goes, and of its children. */
+typedef enum mica_effort {
+    MICA_EFFORT_FULL,    /* kernels are compiled */
+    MICA_EFFORT_AT_HAND, /* NOT_FOUND if one would have to be */
+    MICA_EFFORT_SIZE,    /* it has no kernels: only its workspace and contract are asked for */
+    MICA_EFFORT_PROMPT   /* see mica_options.prompt */
+} mica_effort;
+
 typedef struct mica_wanted mica_wanted;
 typedef struct mica_full_plan {
     mica_plan plan; /* first: a mica_plan * is a mica_full_plan * */
@@ -31,9 +39,11 @@ typedef struct mica_full_plan {
     mica_rule *rules; /* behind the plan, as its descriptor */
     int rule_count;
     size_t bytes; /* host memory, for the cache's bound */
+    mica_effort effort;
     char config_text[128];
     mica_wanted *wanted; /* kernels, while the plan is built */
     int wanted_count;
+    int lacking; /* kernels that it was made without (MICA_EFFORT_SIZE) */
     double measured_ms;  /* of the record or measurement that chose it, or 0 */
     char disturbed[128]; /* why no measurement did, though one was made */
 } mica_full_plan;
@@ -55,6 +65,7 @@ typedef struct mica_plan_key {
     int64_t workspace_limit;
     int32_t mode, nondeterministic;
     uint64_t packed;
+    int64_t prompt;
     char engine[MICA_KEY_NAME], config[2 * MICA_KEY_NAME];
     _Alignas(16) char desc[MICA_MAX_DESC]; /* op->desc_size bytes count */
 } mica_plan_key;
@@ -183,6 +194,10 @@ mica_status mica_plan_build(mica_context *context, const mica_op *op, const void
 /* Whether its workspace keeps to the limit; a plan's own kernels are not compiled for that. */
 mica_status mica_plan_fits(mica_context *context, const mica_op *op, const void *desc,
                            const mica_candidate *candidate, const mica_options *options);
+/* The same with less or more effort than MICA_EFFORT_FULL. */
+mica_status mica_plan_build_with(mica_context *context, const mica_op *op, const void *desc,
+                                 const mica_candidate *candidate, const mica_options *options,
+                                 mica_effort effort, mica_plan **plan);
 /* The caller's options, shorter ones filled up, or INVALID. */
 mica_status mica_options_read(const mica_options *given, mica_options *options);
 /* Why the options rule an engine out, or NULL; named: those only taken by name count as named. */
@@ -195,7 +210,24 @@ mica_status mica_measure(mica_context *context, const mica_op *op, const void *d
                          double *best_ms);
 /* The whole way for a resolved key: cache, records, choice, build. */
 mica_status mica_plan_find_or_build(mica_context *context, mica_plan_key *key,
-                                    const mica_options *options, mica_plan **plan);
+                                    const mica_options *options, mica_effort effort,
+                                    mica_plan **plan);
+/* mica_plan_create without looking into the options. */
+mica_status mica_plan_make(mica_context *context, const mica_op *op, const void *desc,
+                           size_t desc_size, const mica_options *options, mica_effort effort,
+                           mica_plan **plan);
+
+/* ---- prompt plans (prompt.c) ---- */
+
+/* A plan of the best candidate that can be built, at once: itself, or another that stands in for
+ * it. measured_ms: what a record says of list[0], or 0. UNSUPPORTED: none, and refusals has why. */
+mica_status mica_prompt_plan(mica_context *context, const mica_op *op, const void *desc,
+                             const mica_candidate *list, int count, const mica_options *options,
+                             double measured_ms, mica_text *refusals, mica_plan **plan);
+/* The engine's plan that a run would take: the plan itself unless it is prompt. */
+const mica_plan *mica_prompt_now(const mica_plan *plan);
+/* Of a prompt plan: false for others. */
+bool mica_prompt_contract(const mica_plan *plan, mica_contract *contract);
 
 struct mica_problem {
     const mica_op *op;

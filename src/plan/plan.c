@@ -80,7 +80,7 @@ mica_status mica_plan_add_kernel(mica_plan *plan, const mica_kernel_spec *spec,
     return MICA_OK;
 }
 
-static mica_status get_kernels(mica_plan *plan)
+static mica_status get_kernels(mica_plan *plan, bool at_hand)
 {
     const mica_wanted *wanted = mica_plan_full(plan)->wanted;
     int count = mica_plan_full(plan)->wanted_count;
@@ -92,7 +92,9 @@ static mica_status get_kernels(mica_plan *plan)
     for (int i = 0; status == MICA_OK && i < count; i++)
         specs[i] = (mica_kernel_spec){wanted[i].file, wanted[i].entry, wanted[i].prologue,
                                       wanted[i].dynamic_shared};
-    if (status == MICA_OK) status = mica_kernel_get_all(plan->cuda, specs, count, plan->kernels);
+    if (status == MICA_OK)
+        status = (at_hand ? mica_kernel_find_all : mica_kernel_get_all)(plan->cuda, specs, count,
+                                                                        plan->kernels);
     mica_release(specs);
     MICA_TRY(status);
     plan->kernel_count = count;
@@ -116,11 +118,14 @@ mica_status mica_plan_child_create(mica_plan *plan, const char *op, const void *
                                    size_t *workspace_offset)
 {
     MICA_TRY(make_room(&plan->children, plan->child_count, sizeof(mica_plan *)));
-    mica_options options = {.engine = engine};
+    const mica_options options = {.engine = engine};
+    const mica_op *child_op = mica_op_find(op);
     _Alignas(16) char given[MICA_MAX_DESC] = {0};
+    *child = NULL;
     memcpy(given, desc, desc_size);
-    mica_op_strided(mica_op_find(op), given);
-    MICA_TRY(mica_plan_create(plan->context, op, given, desc_size, &options, child));
+    mica_op_strided(child_op, given);
+    MICA_TRY(mica_plan_make(plan->context, child_op, given, desc_size, &options,
+                            mica_plan_full(plan)->effort, child));
     plan->children[plan->child_count++] = *child;
     if (!workspace_offset) return MICA_OK;
     return mica_book(plan, op, (*child)->workspace, workspace_offset);
@@ -151,21 +156,26 @@ static void make_rules(mica_full_plan *full)
     }
 }
 
-static mica_status build_engine(mica_plan *plan, int64_t workspace_limit, bool compile)
+static mica_status build_engine(mica_plan *plan, int64_t workspace_limit, mica_effort effort)
 {
+    mica_full_plan *full = mica_plan_full(plan);
+    full->effort = effort;
     mica_status status = plan->engine->build(plan);
     int64_t limit = workspace_limit == MICA_NO_WORKSPACE ? 0 : workspace_limit;
     if (status == MICA_OK && workspace_limit != 0 && plan->workspace > (size_t)limit)
         status = mica_fail(MICA_UNSUPPORTED, "workspace of %zu bytes > limit of %lld",
                            plan->workspace, (long long)limit);
-    if (status == MICA_OK && compile) status = get_kernels(plan);
-    forget_wanted(mica_plan_full(plan));
+    if (effort == MICA_EFFORT_SIZE)
+        full->lacking = full->wanted_count;
+    else if (status == MICA_OK)
+        status = get_kernels(plan, effort == MICA_EFFORT_AT_HAND);
+    forget_wanted(full);
     return status;
 }
 
-static mica_status build(mica_context *context, const mica_op *op, const void *desc,
-                         const mica_candidate *candidate, const mica_options *options, bool compile,
-                         mica_plan **plan)
+mica_status mica_plan_build_with(mica_context *context, const mica_op *op, const void *desc,
+                                 const mica_candidate *candidate, const mica_options *options,
+                                 mica_effort effort, mica_plan **plan)
 {
     /* The descriptor lies behind the plan, aligned as malloc aligns, and the rules behind that. */
     size_t head = (sizeof(mica_full_plan) + 15) / 16 * 16, tail = (op->desc_size + 15) / 16 * 16;
@@ -188,7 +198,7 @@ static mica_status build(mica_context *context, const mica_op *op, const void *d
     memcpy(p->desc, desc, op->desc_size);
     mica_config_text(p->engine, &p->config, full->config_text, sizeof full->config_text);
     atomic_fetch_add(&context->references, 1);
-    mica_status status = build_engine(p, options->workspace_limit, compile);
+    mica_status status = build_engine(p, options->workspace_limit, effort);
     if (status != MICA_OK) {
         mica_plan_destroy(p);
         return status;
@@ -205,14 +215,15 @@ mica_status mica_plan_build(mica_context *context, const mica_op *op, const void
                             const mica_candidate *candidate, const mica_options *options,
                             mica_plan **plan)
 {
-    return build(context, op, desc, candidate, options, true, plan);
+    return mica_plan_build_with(context, op, desc, candidate, options, MICA_EFFORT_FULL, plan);
 }
 
 mica_status mica_plan_fits(mica_context *context, const mica_op *op, const void *desc,
                            const mica_candidate *candidate, const mica_options *options)
 {
     mica_plan *plan = NULL;
-    mica_status status = build(context, op, desc, candidate, options, false, &plan);
+    mica_status status =
+        mica_plan_build_with(context, op, desc, candidate, options, MICA_EFFORT_SIZE, &plan);
     mica_plan_destroy(plan);
     return status;
 }
@@ -379,15 +390,15 @@ size_t mica_plan_workspace(const mica_plan *plan)
 }
 const char *mica_plan_engine(const mica_plan *plan)
 {
-    return plan ? plan->engine->name : "";
+    return plan ? mica_prompt_now(plan)->engine->name : "";
 }
 const char *mica_plan_config(const mica_plan *plan)
 {
-    return plan ? mica_plan_full(plan)->config_text : "";
+    return plan ? mica_plan_full(mica_prompt_now(plan))->config_text : "";
 }
 double mica_plan_measured(const mica_plan *plan)
 {
-    return plan ? mica_plan_full(plan)->measured_ms : 0;
+    return plan ? mica_plan_full(mica_prompt_now(plan))->measured_ms : 0;
 }
 
 const char *mica_plan_disturbed(const mica_plan *plan)
@@ -397,7 +408,7 @@ const char *mica_plan_disturbed(const mica_plan *plan)
 
 double mica_plan_predicted(const mica_plan *plan)
 {
-    return plan ? plan->predicted_ms : 0;
+    return plan ? mica_prompt_now(plan)->predicted_ms : 0;
 }
 
 int mica_plan_describe(const mica_plan *plan, char *buffer, size_t size)
@@ -417,6 +428,10 @@ mica_status mica_plan_arg(const mica_plan *plan, int index, mica_arg_info *info)
 mica_status mica_plan_contract(const mica_plan *plan, mica_contract *contract, double *phi)
 {
     if (!plan || !contract) return mica_fail(MICA_INVALID, "plan or contract is NULL");
+    if (mica_prompt_contract(plan, contract)) {
+        if (phi) *phi = mica_contract_phi(contract);
+        return MICA_OK;
+    }
     mica_op_contract(plan->op, plan->desc, contract);
     if (plan->engine->contract) plan->engine->contract(plan->desc, &plan->config, contract);
     for (int i = 0; i < plan->child_count; i++) {
@@ -431,8 +446,9 @@ mica_status mica_plan_contract(const mica_plan *plan, mica_contract *contract, d
 }
 
 /* Kernels of the plan and, behind them, of its children. */
-static mica_kernel *nth_kernel(const mica_plan *plan, int *index)
+static mica_kernel *nth_kernel(const mica_plan *whole, int *index)
 {
+    const mica_plan *plan = mica_prompt_now(whole);
     if (*index < plan->kernel_count) return plan->kernels[*index];
     *index -= plan->kernel_count;
     for (int i = 0; i < plan->child_count; i++) {

@@ -34,6 +34,15 @@ mica_status mica_options_read(const mica_options *given, mica_options *o)
                          (long long)o->workspace_limit);
     if (o->measure_ms < 0)
         return mica_fail(MICA_INVALID, "options: measure_ms is %d", o->measure_ms);
+    if (o->prompt && !o->nondeterministic)
+        return mica_fail(MICA_INVALID, "options: prompt changes engines between runs and so their "
+                                       "bits, which needs nondeterministic");
+    if (o->prompt && o->packed)
+        return mica_fail(MICA_INVALID, "options: prompt changes engines between runs, packed has "
+                                       "the layout of one");
+    if (o->prompt && o->mode == MICA_MODE_MEASURE)
+        return mica_fail(MICA_INVALID, "options: prompt does not wait for the compiler, mode "
+                                       "measure does");
     return MICA_OK;
 }
 
@@ -112,10 +121,15 @@ static char *record_problem(const mica_op *op, const void *desc, const mica_opti
 
 static mica_status build_first(mica_context *c, const mica_op *op, const void *desc,
                                const mica_candidate *list, int count, const mica_options *o,
-                               mica_text *refusals, mica_plan **plan)
+                               mica_effort effort, mica_text *refusals, mica_plan **plan)
 {
+    if (effort == MICA_EFFORT_PROMPT) {
+        mica_status status = mica_prompt_plan(c, op, desc, list, count, o, 0, refusals, plan);
+        if (status != MICA_UNSUPPORTED) return status;
+        count = 0;
+    }
     for (int i = 0; i < count; i++) {
-        mica_status status = mica_plan_build(c, op, desc, &list[i], o, plan);
+        mica_status status = mica_plan_build_with(c, op, desc, &list[i], o, effort, plan);
         if (status != MICA_UNSUPPORTED) return status;
         mica_text_add(refusals, "\n  %s: %s", list[i].engine->name, mica_error());
     }
@@ -130,8 +144,26 @@ static mica_status build_first(mica_context *c, const mica_op *op, const void *d
                      c->device.name, refusals->data);
 }
 
+/* list[0] is what a record chose. Prompt, others may stand in for it. */
+static mica_status build_recorded(mica_context *c, const mica_op *op, const void *desc,
+                                  mica_candidate *list, const mica_options *o, mica_effort effort,
+                                  double ms, mica_text *refusals, mica_plan **plan)
+{
+    if (effort == MICA_EFFORT_PROMPT) {
+        const mica_candidate chosen = list[0];
+        const int count = mica_candidates(c, op, desc, o, list, refusals);
+        const int kept = count < MICA_MAX_CANDIDATES ? count : MICA_MAX_CANDIDATES - 1;
+        memmove(list + 1, list, (size_t)kept * sizeof *list);
+        list[0] = chosen;
+        return mica_prompt_plan(c, op, desc, list, kept + 1, o, ms, refusals, plan);
+    }
+    MICA_TRY(mica_plan_build_with(c, op, desc, list, o, effort, plan));
+    mica_plan_full(*plan)->measured_ms = ms;
+    return MICA_OK;
+}
+
 static mica_status choose(mica_context *c, const mica_op *op, const void *desc, const char *problem,
-                          const mica_options *options, mica_plan **plan)
+                          const mica_options *options, mica_effort effort, mica_plan **plan)
 {
     char refusal_text[3072] = "";
     mica_choice r;
@@ -146,10 +178,10 @@ static mica_status choose(mica_context *c, const mica_op *op, const void *desc, 
         named.engine = r.engine;
         named.config = *r.config ? r.config : NULL;
         int count = mica_candidates(c, op, desc, &named, list, &refusals);
-        if (count && mica_plan_build(c, op, desc, list, &o, plan) == MICA_OK) {
-            mica_plan_full(*plan)->measured_ms = r.ms;
-            return MICA_OK;
-        }
+        mica_status status = MICA_UNSUPPORTED;
+        if (count) status = build_recorded(c, op, desc, list, &o, effort, r.ms, &refusals, plan);
+        if (status == MICA_OK) return MICA_OK;
+        if (status == MICA_NOT_FOUND && effort == MICA_EFFORT_AT_HAND) return status;
         mica_log(MICA_LOG_WARN, "record,%s,%s does not hold here any more,%s", r.engine, r.config,
                  problem);
     }
@@ -167,7 +199,7 @@ static mica_status choose(mica_context *c, const mica_op *op, const void *desc, 
     } else if (measured != MICA_OK) {
         return measured;
     }
-    MICA_TRY(build_first(c, op, desc, list, count, &o, &refusals, plan));
+    MICA_TRY(build_first(c, op, desc, list, count, &o, effort, &refusals, plan));
     memcpy(mica_plan_full(*plan)->disturbed, disturbed, sizeof disturbed);
     if (best_ms <= 0) return MICA_OK;
     mica_plan_full(*plan)->measured_ms = best_ms;
@@ -186,6 +218,7 @@ typedef struct miss {
     mica_plan_key *key;
     uint64_t hash;
     const mica_options *options;
+    mica_effort effort;
     mica_plan **plan;
 } miss;
 
@@ -207,14 +240,14 @@ static mica_status build_missing(void *user)
     const bool said = !o->engine || o->mode != MICA_MODE_ESTIMATE || mica_log_wants(MICA_LOG_INFO);
     char *problem = said ? record_problem(key->op, desc, o) : NULL;
     if (said && !problem) return mica_fail_memory(sizeof key->desc);
-    mica_status status = choose(c, key->op, desc, problem, m->options, plan);
+    mica_status status = choose(c, key->op, desc, problem, o, m->effort, plan);
     if (status == MICA_OK) {
         /* A measurement that failed is made again when somebody asks again. */
-        if (!*mica_plan_full(*plan)->disturbed)
+        if (!*mica_plan_full(*plan)->disturbed && m->effort != MICA_EFFORT_SIZE)
             mica_plan_cache_add(&c->cache, key, key_bytes(key), m->hash, &cached_plan, *plan);
-        if (problem)
+        if (problem && m->effort != MICA_EFFORT_SIZE)
             mica_log(MICA_LOG_INFO, "plan,%s,%s,miss,%.3f,%s", c->device.name,
-                     (*plan)->engine->name, 1e3 * (mica_seconds() - start), problem);
+                     mica_plan_engine(*plan), 1e3 * (mica_seconds() - start), problem);
     }
     mica_release(problem);
     return status;
@@ -222,9 +255,10 @@ static mica_status build_missing(void *user)
 
 /* Building is deep: children, texts, other people's libraries. */
 mica_status mica_plan_find_or_build(mica_context *c, mica_plan_key *key,
-                                    const mica_options *options, mica_plan **plan)
+                                    const mica_options *options, mica_effort effort,
+                                    mica_plan **plan)
 {
-    miss m = {c, key, mica_plan_key_hash(key, key_bytes(key)), options, plan};
+    miss m = {c, key, mica_plan_key_hash(key, key_bytes(key)), options, effort, plan};
     if (c->cuda) MICA_TRY(mica_fork_check());
     *plan = mica_plan_cache_find(&c->cache, key, key_bytes(key), m.hash);
     if (*plan) return MICA_OK;
@@ -233,6 +267,18 @@ mica_status mica_plan_find_or_build(mica_context *c, mica_plan_key *key,
 }
 
 /* ---- entry points ---- */
+
+mica_status mica_plan_make(mica_context *c, const mica_op *op, const void *desc, size_t desc_size,
+                           const mica_options *o, mica_effort effort, mica_plan **plan)
+{
+    mica_plan_key key;
+    mica_why why = {""};
+    MICA_TRY(make_key(op, o, &key));
+    key.prompt = effort == MICA_EFFORT_PROMPT;
+    if (mica_fields_copy(op->fields, op->field_count, desc, desc_size, key.desc, &why) != MICA_OK)
+        return mica_fail(MICA_INVALID, "%s: %s", op->name, why.text);
+    return mica_plan_find_or_build(c, &key, o, effort, plan);
+}
 
 mica_status mica_plan_create(mica_context *c, const char *name, const void *desc, size_t desc_size,
                              const mica_options *options, mica_plan **plan)
@@ -244,13 +290,10 @@ mica_status mica_plan_create(mica_context *c, const char *name, const void *desc
     const mica_op *op = mica_op_find(name);
     if (!op) return mica_fail(MICA_INVALID, "\"%.60s\" is no operation", name);
     mica_options o;
-    mica_plan_key key;
-    mica_why why = {""};
     MICA_TRY(mica_options_read(options, &o));
-    MICA_TRY(make_key(op, &o, &key));
-    if (mica_fields_copy(op->fields, op->field_count, desc, desc_size, key.desc, &why) != MICA_OK)
-        return mica_fail(MICA_INVALID, "%s: %s", op->name, why.text);
-    return mica_plan_find_or_build(c, &key, &o, plan);
+    const bool prompt = o.prompt && c->cuda;
+    return mica_plan_make(c, op, desc, desc_size, &o,
+                          prompt ? MICA_EFFORT_PROMPT : MICA_EFFORT_FULL, plan);
 }
 
 mica_status mica_plan_from_text(mica_context *c, const char *line, const mica_options *options,

@@ -51,6 +51,8 @@ typedef long fake_compiles_fn(void); /* "fake_compiles" */
 typedef long fake_compiles_at_once_fn(void);
 /* "fake_compile_ms": how long a compilation takes. */
 typedef void fake_compile_ms_fn(int ms);
+/* "fake_compile_fail": sources with that in their names do not compile; "": all do again. */
+typedef void fake_compile_fail_fn(const char *name);
 
 /* What the compiler makes and the driver loads: this text, then target and kernel names in lines
  * and a \0; then filling or, for the driver that plays a GPU, eight bytes with the size of a shared

@@ -81,6 +81,9 @@ static struct {
 static _Thread_local void *stack[64];
 static _Thread_local int depth;
 
+enum { CAPTURE_GLOBAL, CAPTURE_THREAD_LOCAL, CAPTURE_RELAXED };
+static _Thread_local int thread_mode = CAPTURE_GLOBAL;
+
 /* ---- control ---- */
 
 EXPORT fake_get_books_fn fake_get_books;
@@ -355,10 +358,18 @@ EXPORT int cuCtxPopCurrent_v2(void **context)
 
 /* ---- modules and launches ---- */
 
+static bool captures_globally(void)
+{
+    for (object *o = objects; o; o = o->next)
+        if (o->kind == STREAM && o->owner && o->mode == CAPTURE_GLOBAL) return true;
+    return false;
+}
+
 EXPORT int cuModuleLoadData(void **module, const void *image)
 {
     int code = enter_context("cuModuleLoadData");
     if (code == OK && strncmp(image, FAKE_CUBIN, strlen(FAKE_CUBIN)) != 0) code = INVALID_IMAGE;
+    if (code == OK && thread_mode != CAPTURE_RELAXED && captures_globally()) code = STREAM_CAPTURE_UNSUPPORTED;
     if (code == OK) {
         object *o = add(MODULE, 0);
         snprintf(o->text, sizeof o->text, "%s", (const char *)image);
@@ -440,9 +451,6 @@ static object *captured(void *stream)
     object *s = stream ? find(STREAM, stream) : NULL;
     return s ? s->owner : NULL;
 }
-
-enum { CAPTURE_GLOBAL, CAPTURE_THREAD_LOCAL, CAPTURE_RELAXED };
-static _Thread_local int thread_mode = CAPTURE_GLOBAL;
 
 /* Calls that a capture does not allow, such as giving memory back, end it. */
 static int unsafe_call(void)

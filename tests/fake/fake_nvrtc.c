@@ -10,6 +10,7 @@
 #include "fake.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,11 +27,14 @@ typedef struct program {
 
 static atomic_long programs, compiles, running, most_running;
 static atomic_int sleep_ms;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static char failing[128];
 
 EXPORT fake_programs_fn fake_programs;
 EXPORT fake_compiles_fn fake_compiles;
 EXPORT fake_compiles_at_once_fn fake_compiles_at_once;
 EXPORT fake_compile_ms_fn fake_compile_ms;
+EXPORT fake_compile_fail_fn fake_compile_fail;
 
 long fake_programs(void)
 {
@@ -50,6 +54,21 @@ long fake_compiles_at_once(void)
 void fake_compile_ms(int ms)
 {
     atomic_store(&sleep_ms, ms);
+}
+
+void fake_compile_fail(const char *name)
+{
+    pthread_mutex_lock(&mutex);
+    snprintf(failing, sizeof failing, "%s", name);
+    pthread_mutex_unlock(&mutex);
+}
+
+static bool fails(const char *name)
+{
+    pthread_mutex_lock(&mutex);
+    const bool yes = *failing && strstr(name, failing);
+    pthread_mutex_unlock(&mutex);
+    return yes;
 }
 
 EXPORT const char *nvrtcGetErrorString(int code)
@@ -185,8 +204,12 @@ EXPORT int nvrtcCompileProgram(void *handle, int count, const char *const *optio
     FILE *log = open_memstream(&p->log, &log_bytes);
     FILE *cubin = open_memstream(&p->cubin, &cubin_bytes);
     if (!log || !cubin || !target) abort();
-    int code =
-        emu_compile ? emu_compile(p->source, target, log, cubin) : pretend(p, target, log, cubin);
+    int code = 6;
+    if (fails(p->name))
+        fprintf(log, "%s(1): error: it is told to fail\n", p->name);
+    else
+        code = emu_compile ? emu_compile(p->source, target, log, cubin)
+                           : pretend(p, target, log, cubin);
     fclose(log);
     fclose(cubin);
     p->cubin_bytes = cubin_bytes;

@@ -409,3 +409,59 @@ mica_status mica_image_get(const mica_image_request *request, mica_image **out, 
     *built = true;
     return finish(fresh, make(request, fresh), out);
 }
+
+/* What another thread made meanwhile is as good; what it is still making is not waited for. */
+static mica_image *share(mica_image *fresh)
+{
+    pthread_mutex_lock(&mutex);
+    for (mica_image *known = images; known; known = known->next) {
+        if (memcmp(known->digest, fresh->digest, MICA_DIGEST_BYTES) != 0) continue;
+        const bool ready = known->state == MICA_IMAGE_READY;
+        if (ready) known->refs++;
+        pthread_mutex_unlock(&mutex);
+        if (!ready) return fresh; /* it stays this caller's own */
+        delete_image(fresh);
+        return known;
+    }
+    fresh->next = images;
+    images = fresh;
+    pthread_mutex_unlock(&mutex);
+    return fresh;
+}
+
+static mica_image *find_ready(const mica_image_request *request, bool *building)
+{
+    pthread_mutex_lock(&mutex);
+    mica_image *known = find_locked(request);
+    *building = known && known->state == MICA_IMAGE_BUILDING;
+    if (known && !*building) known->refs++;
+    pthread_mutex_unlock(&mutex);
+    return *building ? NULL : known;
+}
+
+mica_status mica_image_find(const mica_image_request *request, mica_image **out, bool *built)
+{
+    recipe r;
+    bool building;
+    *built = false;
+    *out = find_ready(request, &building);
+    if (*out) return MICA_OK;
+    if (building)
+        return mica_fail(MICA_NOT_FOUND, "kernel %s is being compiled", request->spec->entry);
+    mica_image *fresh = new_image(request);
+    if (!fresh) return mica_fail_memory(sizeof *fresh);
+    mica_status status = write_recipe(request, &r);
+    fresh->waits = status == MICA_OK && strstr(r.program, "overlap_wait();");
+    if (status == MICA_OK && !read_disk(&r, fresh, false))
+        status = mica_fail(MICA_NOT_FOUND, "kernel %s is not compiled", request->spec->entry);
+    forget_recipe(&r);
+    if (status != MICA_OK) {
+        delete_image(fresh);
+        return status;
+    }
+    fresh->refs = 1;
+    fresh->state = MICA_IMAGE_READY;
+    *built = true;
+    *out = share(fresh);
+    return MICA_OK;
+}

@@ -47,6 +47,8 @@ mica_status mica_image_prepare(const mica_kernel_spec *spec, const char *target,
 
 /* From this process, from disk, or compiled. *built: false if this process had it already. */
 mica_status mica_image_get(const mica_image_request *request, mica_image **image, bool *built);
+/* From this process or from disk; NOT_FOUND: it would have to be compiled, or is being. */
+mica_status mica_image_find(const mica_image_request *request, mica_image **image, bool *built);
 void mica_image_put(mica_image *image);
 /* Fails as another thread did, whose text was copied to `error` (NULL: there was no memory). */
 mica_status mica_image_repeat(mica_status status, const char *error, const char *entry);

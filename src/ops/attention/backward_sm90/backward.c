@@ -305,6 +305,7 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
 }
 
 const mica_engine mica_attention_sm90_bwd = {.name = "sm90_bwd",
+                                             .compile_ms = 1300,
                                              .cuda = true,
                                              .knobs = knobs,
                                              .accepts = accepts,

@@ -232,6 +232,7 @@ static mica_status build(mica_plan *plan)
 }
 
 const mica_engine mica_attention_cuda = {.name = "cuda",
+                                         .compile_ms = 800,
                                          .cuda = true,
                                          .knobs = knobs,
                                          .accepts = accepts,

@@ -400,6 +400,7 @@ static mica_status build(mica_plan *plan)
 }
 
 const mica_engine mica_attention_sm80 = {.name = "sm80",
+                                         .compile_ms = 900,
                                          .cuda = true,
                                          .knobs = knobs,
                                          .accepts = accepts,

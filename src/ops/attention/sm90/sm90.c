@@ -266,6 +266,7 @@ static void contract(const void *desc, const mica_config *config, mica_contract 
 }
 
 const mica_engine mica_attention_sm90 = {.name = "sm90",
+                                         .compile_ms = 1300,
                                          .cuda = true,
                                          .knobs = knobs,
                                          .accepts = accepts,

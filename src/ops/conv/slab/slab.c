@@ -351,6 +351,7 @@ static mica_status build(mica_plan *plan)
 }
 
 const mica_engine mica_conv_slab = {.name = "sm90_slab",
+                                    .compile_ms = 1700,
                                     .cuda = true,
                                     .knobs = knobs,
                                     .accepts = accepts,

@@ -228,6 +228,7 @@ static mica_status build(mica_plan *plan)
 }
 
 const mica_engine mica_conv_slab_stream = {.name = "sm90_stream",
+                                           .compile_ms = 2200,
                                            .cuda = true,
                                            .knobs = knobs,
                                            .accepts = accepts,
