@@ -17,6 +17,7 @@ enum {
     KEY_NO_WORKSPACE,
     KEY_WORKSPACE,
     KEY_NONDETERMINISTIC,
+    KEY_PROMPT,
     KEY_PACKED,
     KEY_PLOT
 };
@@ -28,6 +29,10 @@ static const struct argp_option options[] = {
     {"workspace", KEY_WORKSPACE, "BYTES", 0, "plan with at most so much workspace", 0},
     {"nondeterministic", KEY_NONDETERMINISTIC, NULL, 0,
      "allow engines whose bits vary between runs; default: only with --engine", 0},
+    {"prompt", KEY_PROMPT, NULL, 0,
+     "plan without waiting for the compiler: what stands in until it is done; implies "
+     "--nondeterministic",
+     0},
     {"packed", KEY_PACKED, "LIST", 0, "runs get these inputs packed; all: every input", 0},
     {"plot", KEY_PLOT, "FILE", 0, "draw the graph: a box for each launch, as SVG", 0},
     {"measure", KEY_MEASURE, NULL, 0, "time the engines too", 0},
@@ -71,6 +76,9 @@ static error_t parse(int key, char *arg, struct argp_state *state)
         return 0;
     case KEY_NONDETERMINISTIC:
         e->nondeterministic = true;
+        return 0;
+    case KEY_PROMPT:
+        e->prompt = e->nondeterministic = true;
         return 0;
     case KEY_MEASURE:
         e->measure = true;
@@ -261,6 +269,7 @@ static void show(const explain *e, const mica_problem *problem, const mica_plan 
     if (mica_plan_measured(plan) > 0)
         printf("; from a record, which says %.5g ms", mica_plan_measured(plan));
     printf("\n");
+    if (*mica_plan_pending(plan)) printf("  %s\n", mica_plan_pending(plan));
     show_workspace(plan);
     show_packed(problem, plan);
     show_kernels(e, plan);
@@ -283,7 +292,8 @@ static void explain_line(explain *e, const cli_line *line)
                              .config = e->config,
                              .workspace_limit = e->workspace,
                              .nondeterministic = e->nondeterministic || e->engine != NULL,
-                             .packed = cli_line_packed(line, problem, e->packed)};
+                             .packed = cli_line_packed(line, problem, e->packed),
+                             .prompt = e->prompt};
     mica_plan *plan;
     mica_status status = mica_plan_problem(e->context, problem, &e->plan, &plan);
     if (status != MICA_OK) {

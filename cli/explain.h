@@ -12,7 +12,7 @@ typedef struct explain {
     const char *engine, *config, *packed, *plot;
     mica_options plan; /* how the line at hand is planned */
     int64_t workspace; /* limit as in mica_options */
-    bool measure, source, nondeterministic;
+    bool measure, source, nondeterministic, prompt;
     mica_context *context;
     mica_device_info device;
     cli_lines lines;

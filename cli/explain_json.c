@@ -122,6 +122,8 @@ json_t *explain_object(const explain *e, const mica_problem *problem, const mica
                   "predicted_ms", cli_json_number(mica_plan_predicted(plan)));
     if (mica_plan_measured(plan) > 0)
         json_object_set_new(choice, "recorded_ms", cli_json_number(mica_plan_measured(plan)));
+    if (*mica_plan_pending(plan))
+        json_object_set_new(choice, "pending", json_string(mica_plan_pending(plan)));
     json_object_set_new(o, "choice", choice);
     json_object_set_new(o, "workspace", workspace(plan));
     json_object_set_new(o, "packed", packed(problem, plan));

@@ -44,6 +44,8 @@ const cli_rule cli_rules[] = {
     {"explain", "config", CLI_NEEDS, "engine", "a config is one of an engine"},
     {"explain", "engine", CLI_EXCLUDES, "nondeterministic",
      "an engine that is named may vary its bits"},
+    {"explain", "prompt", CLI_EXCLUDES, "engine nondeterministic packed measure",
+     "any engine may stand in, and another one runs later"},
 
     {"cache", "all", CLI_NEEDS, "=warm", "it is about what is compiled"},
     {"cache", "device", CLI_NEEDS, "=warm", "kernels of all devices lie in one cache"},

@@ -335,7 +335,10 @@ if(TARGET mica)
     add_executable(test_values_in_keys tests/emu/values_in_keys.c)
     target_link_libraries(test_values_in_keys PRIVATE mica_flags mica_shared m)
     mica_test(emu/values_in_keys emu test_values_in_keys)
-    set_tests_properties(emu/values_in_keys PROPERTIES ENVIRONMENT
+    add_executable(test_emu_prompt tests/emu/prompt.c)
+    target_link_libraries(test_emu_prompt PRIVATE mica_flags mica_shared m)
+    mica_test(emu/prompt emu test_emu_prompt)
+    set_tests_properties(emu/values_in_keys emu/prompt PROPERTIES ENVIRONMENT
       "${played_environment}")
     # Fill edges by the planner's choice, with another seed for each commit.
     set(edges_part 1)

@@ -173,6 +173,16 @@ class Plan:
         return lib.mica_plan_disturbed(self._handle).decode()
 
     @property
+    def pending(self) -> str:
+        """Why a prompt plan does not have the engine that was chosen: it is being compiled, or could not be; else
+        ""."""
+        return lib.mica_plan_pending(self._handle).decode()
+
+    def wait(self) -> None:
+        """Waits until nothing is being compiled for a prompt plan; an error where it stays with what stands in."""
+        check(lib.mica_plan_await(self._handle))
+
+    @property
     def contract(self) -> dict[str, Any]:
         """How its engine rounds: the numeric contract, and phi."""
         struct, phi = abi.mica_contract(), c_double()
@@ -479,7 +489,7 @@ def plan(problem: str, *arrays: Any, context: Context | str | None = None, optio
 
     context: a mica.Context or a device's name; by default that of the arrays, else "auto".
     options: mode ("estimate", "measure", "recorded", "model"), workspace_limit, engine, config,
-    nondeterministic, measure_ms, packed (names of arguments)."""
+    nondeterministic, measure_ms, packed (names of arguments), prompt."""
     if not isinstance(problem, str):
         raise TypeError(f"a problem is a line of text, not a {type(problem).__name__}")
     if not problem.split():

@@ -24,10 +24,12 @@ typedef struct mica_rule {
 
 /* How far the making of a plan goes, and of its children. */
 typedef enum mica_effort {
-    MICA_EFFORT_FULL,    /* kernels are compiled */
+    MICA_EFFORT_FULL,    /* kernels are compiled, its children's at the same time */
+    MICA_EFFORT_CHILD,   /* kernels are compiled; most are there, its parent saw to that */
     MICA_EFFORT_AT_HAND, /* NOT_FOUND if one would have to be */
     MICA_EFFORT_SIZE,    /* it has no kernels: only its workspace and contract are asked for */
-    MICA_EFFORT_PROMPT   /* see mica_options.prompt */
+    MICA_EFFORT_PROMPT,  /* see mica_options.prompt */
+    MICA_EFFORT_DRY      /* the same without kernels where they would have to be waited for */
 } mica_effort;
 
 typedef struct mica_wanted mica_wanted;
@@ -41,9 +43,8 @@ typedef struct mica_full_plan {
     size_t bytes; /* host memory, for the cache's bound */
     mica_effort effort;
     char config_text[128];
-    mica_wanted *wanted; /* kernels, while the plan is built */
+    mica_wanted *wanted; /* kernels, while the plan is built, and where it has none */
     int wanted_count;
-    int lacking; /* kernels that it was made without (MICA_EFFORT_SIZE) */
     double measured_ms;  /* of the record or measurement that chose it, or 0 */
     char disturbed[128]; /* why no measurement did, though one was made */
 } mica_full_plan;
@@ -187,6 +188,8 @@ void mica_config_text(const mica_engine *engine, const mica_config *config, char
  */
 int mica_candidates(const mica_context *context, const mica_op *op, const void *desc,
                     const mica_options *options, mica_candidate *list, mica_text *refusals);
+/* Whether it, or a child of it, was made without kernels that it needs to run. */
+bool mica_plan_lacks(const mica_plan *plan);
 /* Builds one; UNSUPPORTED if its workspace exceeds the options' limit. */
 mica_status mica_plan_build(mica_context *context, const mica_op *op, const void *desc,
                             const mica_candidate *candidate, const mica_options *options,
@@ -194,7 +197,7 @@ mica_status mica_plan_build(mica_context *context, const mica_op *op, const void
 /* Whether its workspace keeps to the limit; a plan's own kernels are not compiled for that. */
 mica_status mica_plan_fits(mica_context *context, const mica_op *op, const void *desc,
                            const mica_candidate *candidate, const mica_options *options);
-/* The same with less or more effort than MICA_EFFORT_FULL. */
+/* The same with another effort than MICA_EFFORT_FULL. */
 mica_status mica_plan_build_with(mica_context *context, const mica_op *op, const void *desc,
                                  const mica_candidate *candidate, const mica_options *options,
                                  mica_effort effort, mica_plan **plan);
@@ -219,11 +222,12 @@ mica_status mica_plan_make(mica_context *context, const mica_op *op, const void 
 
 /* ---- prompt plans (prompt.c) ---- */
 
-/* A plan of the best candidate that can be built, at once: itself, or another that stands in for
+/* effort: PROMPT or DRY. A plan of the best candidate that can be built, at once: itself, or another that stands in for
  * it. measured_ms: what a record says of list[0], or 0. UNSUPPORTED: none, and refusals has why. */
 mica_status mica_prompt_plan(mica_context *context, const mica_op *op, const void *desc,
                              const mica_candidate *list, int count, const mica_options *options,
-                             double measured_ms, mica_text *refusals, mica_plan **plan);
+                             mica_effort effort, double measured_ms, mica_text *refusals,
+                             mica_plan **plan);
 /* The engine's plan that a run would take: the plan itself unless it is prompt. */
 const mica_plan *mica_prompt_now(const mica_plan *plan);
 /* Of a prompt plan: false for others. */

@@ -80,6 +80,12 @@ mica_status mica_plan_add_kernel(mica_plan *plan, const mica_kernel_spec *spec,
     return MICA_OK;
 }
 
+static mica_kernel_spec spec_of(const mica_wanted *wanted)
+{
+    return (mica_kernel_spec){wanted->file, wanted->entry, wanted->prologue,
+                              wanted->dynamic_shared};
+}
+
 static mica_status get_kernels(mica_plan *plan, bool at_hand)
 {
     const mica_wanted *wanted = mica_plan_full(plan)->wanted;
@@ -89,9 +95,7 @@ static mica_status get_kernels(mica_plan *plan, bool at_hand)
     mica_kernel_spec *specs = mica_alloc(bytes);
     plan->kernels = mica_alloc((size_t)count * sizeof *plan->kernels);
     mica_status status = specs && plan->kernels ? MICA_OK : mica_fail_memory(bytes);
-    for (int i = 0; status == MICA_OK && i < count; i++)
-        specs[i] = (mica_kernel_spec){wanted[i].file, wanted[i].entry, wanted[i].prologue,
-                                      wanted[i].dynamic_shared};
+    for (int i = 0; status == MICA_OK && i < count; i++) specs[i] = spec_of(&wanted[i]);
     if (status == MICA_OK)
         status = (at_hand ? mica_kernel_find_all : mica_kernel_get_all)(plan->cuda, specs, count,
                                                                         plan->kernels);
@@ -111,6 +115,46 @@ static void forget_wanted(mica_full_plan *full)
     }
     mica_release(full->wanted);
     full->wanted = NULL;
+    full->wanted_count = 0;
+}
+
+/* ---- kernels of children ----
+ * A child is made while its parent is built, one after the other; so that their kernels compile
+ * side by side, the first time they are made without, and all kernels are fetched. */
+
+static int count_wanted(const mica_plan *plan)
+{
+    int count = mica_plan_full(plan)->wanted_count;
+    for (int i = 0; i < plan->child_count; i++) count += count_wanted(plan->children[i]);
+    return count;
+}
+
+static void list_wanted(const mica_plan *plan, mica_kernel_spec *specs, int *count)
+{
+    const mica_full_plan *full = mica_plan_full(plan);
+    for (int i = 0; i < full->wanted_count; i++) specs[(*count)++] = spec_of(&full->wanted[i]);
+    for (int i = 0; i < plan->child_count; i++) list_wanted(plan->children[i], specs, count);
+}
+
+/* To be put, each, and released. */
+static mica_status fetch_kernels(const mica_plan *plan, int count, mica_kernel ***out)
+{
+    const size_t bytes = (size_t)count * sizeof(mica_kernel_spec);
+    mica_kernel_spec *specs = mica_alloc(bytes);
+    mica_kernel **kernels = mica_alloc((size_t)count * sizeof *kernels);
+    mica_status status = specs && kernels ? MICA_OK : mica_fail_memory(bytes);
+    int listed = 0;
+    if (status == MICA_OK) {
+        list_wanted(plan, specs, &listed);
+        status = mica_kernel_get_all(plan->cuda, specs, count, kernels);
+    }
+    mica_release(specs);
+    if (status != MICA_OK) {
+        mica_release(kernels);
+        return status;
+    }
+    *out = kernels;
+    return MICA_OK;
 }
 
 mica_status mica_plan_child_create(mica_plan *plan, const char *op, const void *desc,
@@ -156,26 +200,34 @@ static void make_rules(mica_full_plan *full)
     }
 }
 
-static mica_status build_engine(mica_plan *plan, int64_t workspace_limit, mica_effort effort)
+/* Of children. The first time they are made without kernels that would have to be compiled. */
+static mica_effort effort_of_children(const mica_plan *plan, mica_effort effort, bool again)
+{
+    const bool first = plan->cuda && !again;
+    if (effort == MICA_EFFORT_FULL) return first ? MICA_EFFORT_SIZE : MICA_EFFORT_CHILD;
+    return effort == MICA_EFFORT_PROMPT && first ? MICA_EFFORT_DRY : effort;
+}
+
+static mica_status build_engine(mica_plan *plan, int64_t workspace_limit, mica_effort effort,
+                                bool again)
 {
     mica_full_plan *full = mica_plan_full(plan);
-    full->effort = effort;
+    full->effort = effort_of_children(plan, effort, again);
     mica_status status = plan->engine->build(plan);
     int64_t limit = workspace_limit == MICA_NO_WORKSPACE ? 0 : workspace_limit;
     if (status == MICA_OK && workspace_limit != 0 && plan->workspace > (size_t)limit)
         status = mica_fail(MICA_UNSUPPORTED, "workspace of %zu bytes > limit of %lld",
                            plan->workspace, (long long)limit);
-    if (effort == MICA_EFFORT_SIZE)
-        full->lacking = full->wanted_count;
-    else if (status == MICA_OK)
-        status = get_kernels(plan, effort == MICA_EFFORT_AT_HAND);
+    if (effort == MICA_EFFORT_SIZE || effort == MICA_EFFORT_DRY) return status;
+    if (!again && count_wanted(plan) > full->wanted_count) return status; /* built again */
+    if (status == MICA_OK) status = get_kernels(plan, effort == MICA_EFFORT_AT_HAND);
     forget_wanted(full);
     return status;
 }
 
-mica_status mica_plan_build_with(mica_context *context, const mica_op *op, const void *desc,
-                                 const mica_candidate *candidate, const mica_options *options,
-                                 mica_effort effort, mica_plan **plan)
+static mica_status build_once(mica_context *context, const mica_op *op, const void *desc,
+                              const mica_candidate *candidate, const mica_options *options,
+                              mica_effort effort, bool again, mica_plan **plan)
 {
     /* The descriptor lies behind the plan, aligned as malloc aligns, and the rules behind that. */
     size_t head = (sizeof(mica_full_plan) + 15) / 16 * 16, tail = (op->desc_size + 15) / 16 * 16;
@@ -198,7 +250,7 @@ mica_status mica_plan_build_with(mica_context *context, const mica_op *op, const
     memcpy(p->desc, desc, op->desc_size);
     mica_config_text(p->engine, &p->config, full->config_text, sizeof full->config_text);
     atomic_fetch_add(&context->references, 1);
-    mica_status status = build_engine(p, options->workspace_limit, effort);
+    mica_status status = build_engine(p, options->workspace_limit, effort, again);
     if (status != MICA_OK) {
         mica_plan_destroy(p);
         return status;
@@ -209,6 +261,39 @@ mica_status mica_plan_build_with(mica_context *context, const mica_op *op, const
                    (size_t)p->child_count * sizeof(mica_plan *);
     *plan = p;
     return MICA_OK;
+}
+
+/* The kernels of `first`, which goes, are compiled before the plan is built again. */
+static mica_status build_again(mica_context *context, const mica_op *op, const void *desc,
+                               const mica_candidate *candidate, const mica_options *options,
+                               mica_effort effort, mica_plan *first, mica_plan **plan)
+{
+    const int count = count_wanted(first);
+    mica_kernel **kernels = NULL;
+    mica_status status = fetch_kernels(first, count, &kernels);
+    mica_plan_destroy(first);
+    MICA_TRY(status);
+    status = build_once(context, op, desc, candidate, options, effort, true, plan);
+    for (int i = 0; i < count; i++) mica_kernel_put(kernels[i]);
+    mica_release(kernels);
+    return status;
+}
+
+mica_status mica_plan_build_with(mica_context *context, const mica_op *op, const void *desc,
+                                 const mica_candidate *candidate, const mica_options *options,
+                                 mica_effort effort, mica_plan **plan)
+{
+    mica_plan *first;
+    MICA_TRY(build_once(context, op, desc, candidate, options, effort, false, &first));
+    if ((effort == MICA_EFFORT_FULL || effort == MICA_EFFORT_PROMPT) && mica_plan_lacks(first))
+        return build_again(context, op, desc, candidate, options, effort, first, plan);
+    *plan = first;
+    return MICA_OK;
+}
+
+bool mica_plan_lacks(const mica_plan *plan)
+{
+    return count_wanted(plan) > 0;
 }
 
 mica_status mica_plan_build(mica_context *context, const mica_op *op, const void *desc,
@@ -236,6 +321,7 @@ void mica_plan_destroy(mica_plan *plan)
     for (int i = 0; i < plan->kernel_count; i++) mica_kernel_put(plan->kernels[i]);
     for (int i = 0; i < plan->child_count; i++) mica_plan_destroy(plan->children[i]);
     mica_release(plan->kernels);
+    forget_wanted(mica_plan_full(plan));
     mica_release(plan->bookings);
     mica_release(plan->children);
     mica_release(plan->state);

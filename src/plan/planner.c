@@ -119,12 +119,18 @@ static char *record_problem(const mica_op *op, const void *desc, const mica_opti
 
 /* ---- choice ---- */
 
+static bool is_prompt(mica_effort effort)
+{
+    return effort == MICA_EFFORT_PROMPT || effort == MICA_EFFORT_DRY;
+}
+
 static mica_status build_first(mica_context *c, const mica_op *op, const void *desc,
                                const mica_candidate *list, int count, const mica_options *o,
                                mica_effort effort, mica_text *refusals, mica_plan **plan)
 {
-    if (effort == MICA_EFFORT_PROMPT) {
-        mica_status status = mica_prompt_plan(c, op, desc, list, count, o, 0, refusals, plan);
+    if (is_prompt(effort)) {
+        mica_status status =
+            mica_prompt_plan(c, op, desc, list, count, o, effort, 0, refusals, plan);
         if (status != MICA_UNSUPPORTED) return status;
         count = 0;
     }
@@ -149,13 +155,13 @@ static mica_status build_recorded(mica_context *c, const mica_op *op, const void
                                   mica_candidate *list, const mica_options *o, mica_effort effort,
                                   double ms, mica_text *refusals, mica_plan **plan)
 {
-    if (effort == MICA_EFFORT_PROMPT) {
+    if (is_prompt(effort)) {
         const mica_candidate chosen = list[0];
         const int count = mica_candidates(c, op, desc, o, list, refusals);
         const int kept = count < MICA_MAX_CANDIDATES ? count : MICA_MAX_CANDIDATES - 1;
         memmove(list + 1, list, (size_t)kept * sizeof *list);
         list[0] = chosen;
-        return mica_prompt_plan(c, op, desc, list, kept + 1, o, ms, refusals, plan);
+        return mica_prompt_plan(c, op, desc, list, kept + 1, o, effort, ms, refusals, plan);
     }
     MICA_TRY(mica_plan_build_with(c, op, desc, list, o, effort, plan));
     mica_plan_full(*plan)->measured_ms = ms;
@@ -243,9 +249,10 @@ static mica_status build_missing(void *user)
     mica_status status = choose(c, key->op, desc, problem, o, m->effort, plan);
     if (status == MICA_OK) {
         /* A measurement that failed is made again when somebody asks again. */
-        if (!*mica_plan_full(*plan)->disturbed && m->effort != MICA_EFFORT_SIZE)
+        const bool whole = !mica_plan_lacks(*plan);
+        if (!*mica_plan_full(*plan)->disturbed && whole)
             mica_plan_cache_add(&c->cache, key, key_bytes(key), m->hash, &cached_plan, *plan);
-        if (problem && m->effort != MICA_EFFORT_SIZE)
+        if (problem && whole)
             mica_log(MICA_LOG_INFO, "plan,%s,%s,miss,%.3f,%s", c->device.name,
                      mica_plan_engine(*plan), 1e3 * (mica_seconds() - start), problem);
     }
@@ -274,7 +281,7 @@ mica_status mica_plan_make(mica_context *c, const mica_op *op, const void *desc,
     mica_plan_key key;
     mica_why why = {""};
     MICA_TRY(make_key(op, o, &key));
-    key.prompt = effort == MICA_EFFORT_PROMPT;
+    key.prompt = is_prompt(effort);
     if (mica_fields_copy(op->fields, op->field_count, desc, desc_size, key.desc, &why) != MICA_OK)
         return mica_fail(MICA_INVALID, "%s: %s", op->name, why.text);
     return mica_plan_find_or_build(c, &key, o, effort, plan);

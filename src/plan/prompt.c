@@ -215,15 +215,18 @@ static mica_status make_shell(mica_context *c, const mica_op *op, const void *de
 
 /* ---- the choice ---- */
 
-/* What compiling the kernels would take that a plan was made without. */
+/* What compiling the kernels would take that a plan was made without, all at the same time. */
 static double compile_ms(const mica_plan *plan)
 {
     const double usual = 400; /* of a kernel: docs/experiments/compiling.md */
-    double ms = 0;
-    if (mica_plan_full(plan)->lacking)
-        ms = plan->engine->compile_ms > 0 ? plan->engine->compile_ms : usual;
-    for (int i = 0; i < plan->child_count; i++) ms += compile_ms(plan->children[i]);
-    return ms;
+    double most = 0;
+    if (mica_plan_full(plan)->wanted_count)
+        most = plan->engine->compile_ms > 0 ? plan->engine->compile_ms : usual;
+    for (int i = 0; i < plan->child_count; i++) {
+        const double ms = compile_ms(plan->children[i]);
+        if (ms > most) most = ms;
+    }
+    return most;
 }
 
 typedef struct choice {
@@ -233,6 +236,7 @@ typedef struct choice {
     const mica_candidate *list;
     int count;
     const mica_options *options;
+    mica_effort effort;
 } choice;
 
 static mica_status build(const choice *c, int i, mica_effort effort, mica_plan **plan)
@@ -260,7 +264,10 @@ static mica_status find_stand_in(const choice *c, int chosen, double most_ms, mi
         if (status != MICA_NOT_FOUND && status != MICA_UNSUPPORTED) return status;
         if (status == MICA_NOT_FOUND && quick < 0 && to_compile_ms(c, i) < most_ms) quick = i;
     }
-    if (quick >= 0) return build(c, quick, MICA_EFFORT_FULL, plan);
+    /* where kernels are fetched for several plans, it stands in when it is there */
+    if (quick >= 0)
+        return build(c, quick, c->effort == MICA_EFFORT_DRY ? MICA_EFFORT_DRY : MICA_EFFORT_FULL,
+                     plan);
     return mica_fail(MICA_NOT_FOUND, "no engine stands in");
 }
 
@@ -269,7 +276,9 @@ static mica_status let_stand_in(const choice *c, int chosen, double measured_ms,
     mica_plan *sized, *stand_in;
     MICA_TRY(build(c, chosen, MICA_EFFORT_SIZE, &sized));
     mica_status status = find_stand_in(c, chosen, compile_ms(sized) / 2, &stand_in);
-    if (status == MICA_OK)
+    if (status == MICA_OK && mica_plan_lacks(stand_in))
+        *plan = stand_in;
+    else if (status == MICA_OK)
         status = make_shell(c->context, c->op, c->desc, &c->list[chosen], sized, stand_in,
                             c->options, measured_ms, plan);
     mica_plan_destroy(sized);
@@ -278,9 +287,10 @@ static mica_status let_stand_in(const choice *c, int chosen, double measured_ms,
 
 mica_status mica_prompt_plan(mica_context *context, const mica_op *op, const void *desc,
                              const mica_candidate *list, int count, const mica_options *options,
-                             double measured_ms, mica_text *refusals, mica_plan **plan)
+                             mica_effort effort, double measured_ms, mica_text *refusals,
+                             mica_plan **plan)
 {
-    const choice c = {context, op, desc, list, count, options};
+    const choice c = {context, op, desc, list, count, options, effort};
     for (int i = 0; i < count; i++) {
         const double ms = i == 0 ? measured_ms : 0;
         mica_status status = build(&c, i, MICA_EFFORT_AT_HAND, plan);
@@ -288,7 +298,7 @@ mica_status mica_prompt_plan(mica_context *context, const mica_op *op, const voi
             status = let_stand_in(&c, i, ms, plan);
             if (status == MICA_OK) return MICA_OK;
             /* None does: its own kernels are waited for, its children's perhaps not. */
-            status = build(&c, i, MICA_EFFORT_PROMPT, plan);
+            status = build(&c, i, effort, plan);
         }
         if (status == MICA_OK) mica_plan_full(*plan)->measured_ms = ms;
         if (status != MICA_UNSUPPORTED) return status;
