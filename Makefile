@@ -10,6 +10,7 @@
 #   make test-resizes  resizing beside PyTorch and, where it is there, ONNX Runtime, on 300 problems at random
 #   make test-families  pooling, recurrent nets, CTC and others beside the same, on 300 problems at random of each
 #   make wheel      the Python package, into dist/: pip install dist/mica-*.whl
+#   make pack       compiled kernels of common problems, into dist/, to be shipped beside the wheel
 #   make install    into PREFIX (default /usr/local; DESTDIR is honoured), stripped
 #   make lint       formatting and layering
 #   make format     reformat the C files
@@ -24,7 +25,7 @@ CONFIGURE = cmake --preset release -DMICA_WERROR=$(WERROR) $(CMAKE_ARGS)
 # Kernels (.cu, .cuh) are laid out by hand: tables of one-line device functions, inline assembly.
 FORMATTED = $(shell git ls-files '*.c' '*.h')
 
-.PHONY: all demo test test-onnx test-grids test-resizes test-families wheel install lint format clean
+.PHONY: all demo test test-onnx test-grids test-resizes test-families wheel pack install lint format clean
 all:
 	@tools/setup build
 	$(CONFIGURE)
@@ -80,6 +81,13 @@ wheel:
 	$(CONFIGURE)
 	cmake --build build -j $(JOBS) --target wheel
 	rm -rf dist && cp -r build/dist dist
+
+# Kernels of packs/common.txt for each generation of GPUs, into dist/: `mica cache unpack` takes the file over
+# once it is unpacked by xz. Needs NVRTC, and no GPU.
+pack: all
+	mkdir -p dist
+	build/mica cache build dist/mica-kernels.mica packs/common.txt
+	xz -9 -f -T 0 dist/mica-kernels.mica
 
 install: all
 	cmake --install build --strip --prefix $(PREFIX)

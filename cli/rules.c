@@ -47,9 +47,10 @@ const cli_rule cli_rules[] = {
     {"explain", "prompt", CLI_EXCLUDES, "engine nondeterministic packed measure",
      "any engine may stand in, and another one runs later"},
 
-    {"cache", "all", CLI_NEEDS, "=warm", "it is about what is compiled"},
+    {"cache", "all", CLI_NEEDS, "=warm =build", "it is about what is compiled"},
     {"cache", "device", CLI_NEEDS, "=warm", "kernels of all devices lie in one cache"},
-    {"cache", "quiet", CLI_NEEDS, "=warm", "only that has progress to show"},
+    {"cache", "quiet", CLI_NEEDS, "=warm =build", "only these have progress to show"},
+    {"cache", "arch", CLI_NEEDS, "=build", "others are about one device, or none"},
     {0}};
 
 static bool is_given(const cli_given *g, const char *name, size_t length)

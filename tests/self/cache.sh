@@ -48,4 +48,19 @@ for bad in cut changed lines nothing; do
     in_cache d cache unpack "$folder/$bad" >/dev/null 2>&1 && fail "took an archive that is $bad"
     in_cache d cache | grep -q '^0 entries' || fail "something of an archive that is $bad stayed"
 done
+# A pack of its own: what the lines need on each device, beside the cache that is set.
+in_cache e cache build --quiet --arch sm_80,sm_90a "$folder/pack" "$folder/lines" >"$folder/said" || fail "build"
+[ "$(grep -c '2 problems, 2 kernels compiled, 0 found' "$folder/said")" = 2 ] || fail "build: not for each device"
+grep -q '^5 entries packed' "$folder/said" || fail "build: not four kernels and their compiler"
+[ -e "$folder/e" ] && fail "build touches the cache"
+in_cache e cache unpack "$folder/pack" >/dev/null || fail "a built pack is no archive"
+for device in sm_80 sm_90a; do
+    MICA_NVRTC=$folder/none in_cache e cache warm --quiet -d $device "$folder/lines" |
+        grep -q '0 kernels compiled, 2 found' || fail "build: kernels of $device are not there"
+done
+rm -f "$folder/pack"
+in_cache e cache build --quiet --arch sm_90a,cpu "$folder/pack" "$folder/lines" >/dev/null 2>&1 && fail "build --arch cpu"
+echo 'softmax x=f32:3x127 axis=7' >"$folder/wrong"
+in_cache e cache build --quiet --arch sm_90a "$folder/pack" "$folder/wrong" >/dev/null 2>&1 && fail "build of a wrong line"
+[ -e "$folder/pack" ] && fail "a pack that lacks something is made"
 exit $failed
