@@ -220,17 +220,14 @@ static int build(const cache *c)
 {
     static char mica[] = "mica", command[] = "cache", action[] = "pack";
     char *pack[] = {mica, command, action, c->options.args[1], NULL};
-    const char *parent = getenv("TMPDIR");
-    char *folder = cli_format("%s/mica-pack-XXXXXX", parent && *parent == '/' ? parent : "/tmp");
+    char folder[] = P_tmpdir "/mica-pack-XXXXXX";
     if (!mkdtemp(folder) || setenv("MICA_CACHE_DIR", folder, 1) != 0) {
         cli_say("%s: %s", folder, strerror(errno));
-        free(folder);
         return CLI_MISMATCH;
     }
     int code = warm_archs(c);
     if (code == CLI_OK) code = run_self(pack);
     nftw(folder, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
-    free(folder);
     return code;
 }
 

@@ -43,8 +43,11 @@ static void texts(void **state)
     assert_string_equal(BROKEN("tune", NULL, "fit", "budget"),
                         "--budget needs an argument: it is the time of a problem line");
     assert_string_equal(BROKEN("cache", "show", "all"),
-                        "--all needs warm: it is about what is compiled");
+                        "--all needs warm or build: it is about what is compiled");
     assert_string_equal(BROKEN("cache", "warm", "all"), "");
+    assert_string_equal(BROKEN("cache", "build", "all", "arch"), "");
+    assert_string_equal(BROKEN("cache", "warm", "arch"),
+                        "--arch needs build: others are about one device, or none");
     assert_string_equal(BROKEN("tune", "x", "fit", "budget"), "");
     assert_string_equal(BROKEN("bench", NULL, "set", "csv"), "");
     /* Rules are those of their command; names count whole. */
