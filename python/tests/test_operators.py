@@ -516,6 +516,14 @@ class Plans(unittest.TestCase):
         with self.assertRaisesRegex(mica.Invalid, "packed"):
             plan.pack("a", a)
 
+    def test_that_are_prompt(self):
+        options = {"prompt": True, "nondeterministic": True}
+        plan = mica.plan("gemm a=f32:8x8 b=f32:8x8", context="cpu", options=options)  # a CPU has nothing to compile
+        self.assertEqual(plan.pending, "")
+        plan.wait()
+        with self.assertRaisesRegex(mica.Invalid, "nondeterministic"):
+            mica.plan("gemm a=f32:8x8 b=f32:8x8", context="cpu", options={"prompt": True})
+
     def test_explain_says_why_not(self):
         told = mica.explain(self.LINE, context="cpu")
         refused = [e for e in told.engines if e["status"] != "MICA_OK"]

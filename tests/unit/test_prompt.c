@@ -331,7 +331,7 @@ static void every_allocation_may_fail(void **state)
 {
     (void)state;
     compile(gemm, "sm80");
-    for (long n = 1;; n += n < 100 ? 1 : 5) {
+    for (long n = 1;; n += n < 80 ? 1 : 11) {
         mica_plan *plan = NULL;
         mica_context *c = NULL;
         assert_int_equal(mica_context_create("cuda:0", &c), MICA_OK);
