@@ -63,6 +63,14 @@
  * last dimension is element c's, as numpy.packbits(axis=-1, bitorder="little"), unused ones 0. bwd
  * takes either instead of rng (mask: kept unless 0).
  *
+ * With numbering=attention dropout drops what attention does with the same rng and share: x is
+ * [.. x] I x J, and element (.., i, j) takes lane j % 4 of the words of
+ *
+ *     counter = {j / 4, i, number of the matrix, offset mod 2^32}
+ *
+ * matrices being counted in logical order (n H + h of weights B x H x Sq x Sk). Up to 2^18 matrices
+ * of 2^20 rows and 2^24 columns; `first` and `steps` have no meaning then.
+ *
  * Errors, MICA_INVALID: a type that the kind has not; bounds that are not finite or not in order; p
  * outside [0, 1]; std below 0, rate not above it; from..to or n beyond the type; indices below 0 or
  * not below 2^62; bounds of a truncated normal that all lie farther than 37 std from the mean. */
@@ -125,6 +133,11 @@ enum {
 
 typedef enum mica_dropout_pass { MICA_DROPOUT_FWD, MICA_DROPOUT_BWD } mica_dropout_pass;
 
+typedef enum mica_dropout_numbering {
+    MICA_DROPOUT_BY_INDEX,
+    MICA_DROPOUT_BY_ATTENTION
+} mica_dropout_numbering;
+
 typedef struct mica_dropout_desc {
     mica_dropout_pass pass;       /* 0 means fwd */
     double p;                     /* share that is dropped, 0 to 1; 0 means 0.5 */
@@ -138,6 +151,7 @@ typedef struct mica_dropout_desc {
     mica_tensor rng;              /* s64, 2 elements; 0 means inferred where it is used */
     int64_t first;                /* index of the first element; 0 means 0 */
     int64_t steps[MICA_MAX_RANK]; /* of the index along each dimension; 0 means packed */
+    mica_dropout_numbering numbering; /* which words elements take; 0 means by their index */
 } mica_dropout_desc;
 
 /* Makes a plan; see mica_plan_create. */

@@ -2,6 +2,7 @@
  * Products, what they read, and nodes that vanish together. */
 #include "graph/rewrites/products.h"
 #include "mica/pointwise.h"
+#include "mica/tile.h"
 #include "mica/transform.h"
 
 #include <string.h>
@@ -94,7 +95,64 @@ static bool undo_copy(const graph_rewriting *r, operand *o)
     return true;
 }
 
-operand operand_of(const graph_rewriting *r, int node, int arg)
+/* The dimension of the query heads that share a key head; -1: it has none. */
+static int group_of(const mica_tensor *t)
+{
+    return t->rank == 4 || t->rank == 5 ? t->rank - 3 : -1;
+}
+
+static bool tiles_group(const mica_tile_desc *d)
+{
+    const int group = group_of(&d->x);
+    if (d->pass != MICA_TILE_FWD || group < 0 || d->x.dims[group] != 1) return false;
+    for (int i = 0; i < d->x.rank; i++)
+        if (d->shift[i] || (i != group && d->repeats[i] > 1)) return false;
+    return true;
+}
+
+/* A node that copies keys for each query head of a group, and what it copies. */
+static bool repeats_keys(const graph_rewriting *r, int node, int *arg, mica_tensor *from)
+{
+    _Alignas(16) char desc[MICA_MAX_DESC];
+    if (is_node(r, node, "tile")) {
+        graph_desc(r, node, desc);
+        const mica_tile_desc *d = (const mica_tile_desc *)(const void *)desc;
+        *arg = MICA_TILE_X;
+        *from = d->x;
+        return tiles_group(d);
+    }
+    if (node < 0 || !source_of_copy(r, node, arg, from)) return false;
+    const int group = group_of(from);
+    return group >= 0 && from->strides[group] == 0;
+}
+
+static bool undo_repeat(const graph_rewriting *r, operand *o)
+{
+    const graph_tensor *t = &r->g->tensors[o->tensor];
+    mica_tensor from, whole = t->t, swapped;
+    mica_why why;
+    int arg;
+    if (t->writer < 0 || o->at || t->changed || o->copy_count == OPERAND_COPIES) return false;
+    if (o->view.rank == 4 && t->t.rank == 5 &&
+        product_heads(&t->t, &t->t, &whole, &why) != MICA_OK)
+        return false;
+    swapped = whole;
+    tensor_swap(&swapped);
+    const bool as_is = mica_tensor_equal(&o->view, &whole);
+    if (!as_is && !mica_tensor_equal(&o->view, &swapped)) return false;
+    if (!repeats_keys(r, t->writer, &arg, &from) || from.dtype != t->t.dtype) return false;
+    const graph_node *n = &r->g->nodes[t->writer];
+    const int bind = graph_bind_of(n, arg);
+    if (bind < 0 || r->g->tensors[n->binds[bind].tensor].changed) return false;
+    if (!as_is) tensor_swap(&from);
+    o->copies[o->copy_count++] = t->writer;
+    o->tensor = n->binds[bind].tensor;
+    o->at = n->binds[bind].at;
+    o->view = from;
+    return true;
+}
+
+static operand read_operand(const graph_rewriting *r, int node, int arg)
 {
     _Alignas(16) char desc[MICA_MAX_DESC];
     operand o = {.tensor = -1};
@@ -105,8 +163,24 @@ operand operand_of(const graph_rewriting *r, int node, int arg)
     o.tensor = n->binds[bind].tensor;
     o.at = n->binds[bind].at;
     o.view = *mica_op_tensor(n->op, desc, arg);
-    while (undo_copy(r, &o)) {
+    return o;
+}
+
+operand operand_of(const graph_rewriting *r, int node, int arg)
+{
+    operand o = read_operand(r, node, arg);
+    while (o.tensor >= 0 && undo_copy(r, &o)) {
     }
+    return o;
+}
+
+operand operand_of_keys(const graph_rewriting *r, int node, int arg, bool all)
+{
+    operand o = read_operand(r, node, arg);
+    while (o.tensor >= 0 && (undo_repeat(r, &o) || (all && undo_copy(r, &o)))) {
+    }
+    const int group = o.tensor < 0 ? -1 : group_of(&o.view);
+    if (group >= 0 && o.view.strides[group] == 0) o.view.dims[group] = 1;
     return o;
 }
 
@@ -142,16 +216,41 @@ mica_status product_is_plain(const graph_rewriting *r, int node, mica_why *why)
     return MICA_OK;
 }
 
-mica_status product_four(const mica_tensor *t, mica_tensor *wide, mica_why *why)
+/* Key heads and groups become heads, in this order. */
+static mica_status merge_heads(mica_tensor *t, const mica_tensor *c, mica_why *why)
 {
-    const int apart = 4 - t->rank;
-    if (apart < 0) return mica_refuse(why, "a product of rank %d, attention has 4", t->rank);
-    *wide = (mica_tensor){.dtype = t->dtype, .rank = 4};
-    for (int i = 0; i < 4; i++) {
+    const int64_t keys = t->dims[1], group = t->dims[2];
+    const bool once = group == 1 || t->strides[2] == 0;
+    if (!once && keys == 1 && c->rank == 5 && c->dims[1] != 1)
+        return mica_refuse(why, "%lld heads are repeated behind one another, not head by head",
+                           (long long)group);
+    if (!once && keys != 1 && t->strides[1] != group * t->strides[2])
+        return mica_refuse(why,
+                           "%lld groups of %lld heads lie %lld and %lld apart, not behind one "
+                           "another",
+                           (long long)keys, (long long)group, (long long)t->strides[1],
+                           (long long)t->strides[2]);
+    t->dims[1] = once ? keys : keys * group;
+    if (!once) t->strides[1] = t->strides[2];
+    for (int i = 2; i < 4; i++) t->dims[i] = t->dims[i + 1], t->strides[i] = t->strides[i + 1];
+    t->dims[4] = t->strides[4] = 0;
+    t->rank = 4;
+    return MICA_OK;
+}
+
+mica_status product_heads(const mica_tensor *t, const mica_tensor *c, mica_tensor *wide,
+                          mica_why *why)
+{
+    const int most = t->rank > c->rank ? t->rank : c->rank, rank = most < 4 ? 4 : most;
+    const int apart = rank - t->rank;
+    if (rank > 5) return mica_refuse(why, "a product of rank %d, attention has 4", rank);
+    *wide = (mica_tensor){.dtype = t->dtype, .rank = rank};
+    for (int i = 0; i < rank; i++) {
         wide->dims[i] = i < apart ? 1 : t->dims[i - apart];
         /* what is there once may lie anywhere */
         wide->strides[i] = i < apart ? t->dims[0] * t->strides[0] : t->strides[i - apart];
     }
+    if (rank == 5) MICA_TRY(merge_heads(wide, c, why));
     mica_tensor_default_strides(wide);
     return MICA_OK;
 }

@@ -18,6 +18,9 @@ typedef struct operand {
     int copy_count;
 } operand;
 operand operand_of(const graph_rewriting *r, int node, int arg);
+/* Of keys or values: where a copy, or a stride of 0, repeats them for the query heads of a group,
+ * that dimension, the third from the end, is 1. all: other copies are undone as well. */
+operand operand_of_keys(const graph_rewriting *r, int node, int arg, bool all);
 bool operand_same(const operand *a, const operand *b);
 /* The last two dimensions swapped. */
 void operand_swap(operand *o);
@@ -31,8 +34,11 @@ mica_status operand_bind(graph_node *fresh, int arg, const operand *o);
 bool is_node(const graph_rewriting *r, int node, const char *op);
 /* Nothing but a, b and c, and an alpha that is a number. */
 mica_status product_is_plain(const graph_rewriting *r, int node, mica_why *why);
-/* Ranks 2 to 4, as batch x heads x rows x columns. */
-mica_status product_four(const mica_tensor *t, mica_tensor *wide, mica_why *why);
+/* Of what a product with result c reads or writes, ranks 2 to 5, as batch x heads x rows x columns:
+ * of 5, which are batch x key heads x group x rows x columns, the heads become one dimension. What
+ * is there once for a group, or is repeated by a stride of 0, has the heads of keys. */
+mica_status product_heads(const mica_tensor *t, const mica_tensor *c, mica_tensor *wide,
+                          mica_why *why);
 
 /* ---- nodes that vanish together ---- */
 

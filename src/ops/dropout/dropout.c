@@ -8,6 +8,7 @@
 extern const mica_op mica_op_dropout;
 
 static const char *const passes[] = {"fwd", "bwd", NULL};
+static const char *const numberings[] = {"index", "attention", NULL};
 
 #define FIELD(member, kind, ...) MICA_FIELD(mica_dropout_desc, member, kind, __VA_ARGS__)
 static const mica_field fields[] = {
@@ -25,6 +26,7 @@ static const mica_field fields[] = {
     FIELD(first, I64, .doc = "index of the first element"),
     FIELD(steps, AXES, .count = MICA_MAX_RANK, .permutation = true, .zero = "packed",
           .doc = "of the index along each dimension"),
+    FIELD(numbering, ENUM, .spellings = numberings, .doc = "which words elements take"),
 };
 
 /* x or dy: what is dropped. */
@@ -90,7 +92,41 @@ static mica_status infer(void *desc, mica_why *why)
         return mica_invalid(why, "rng and a mask: bwd takes one of them");
     d->first = 0;
     memset(d->steps, 0, sizeof d->steps);
+    d->numbering = MICA_DROPOUT_BY_INDEX;
     return MICA_OK;
+}
+
+/* Steps of the index that hold column, row and matrix apart. */
+static void row_steps(const mica_tensor *t, int64_t *steps)
+{
+    for (int i = 0; i < MICA_MAX_RANK; i++) steps[i] = 0;
+    int64_t step = (int64_t)1 << RANDOM_MATRIX_AT;
+    for (int i = t->rank - 1; i >= 0; i--) {
+        const int back = t->rank - 1 - i;
+        steps[i] = back == 0 ? 1 : back == 1 ? (int64_t)1 << RANDOM_ROW_AT : step;
+        if (back > 1) step *= t->dims[i];
+    }
+}
+
+static mica_status check_numbering(const mica_dropout_desc *d, mica_why *why)
+{
+    const mica_tensor *t = input(d);
+    bool given = d->first != 0;
+    int64_t matrices = 1;
+    for (int i = 0; i < MICA_MAX_RANK; i++) given |= d->steps[i] != 0;
+    if (given) return mica_invalid(why, "first or steps with numbering=attention, which has none");
+    if (mica_tensor_count(t) == 0) return MICA_OK;
+    for (int i = 0; i < t->rank - 2; i++) matrices *= t->dims[i];
+    const int64_t rows = t->rank > 1 ? t->dims[t->rank - 2] : 1;
+    const int64_t columns = t->rank ? t->dims[t->rank - 1] : 1;
+    if (matrices <= (int64_t)1 << (RANDOM_INDEX_BITS - RANDOM_MATRIX_AT) &&
+        rows <= (int64_t)1 << (RANDOM_MATRIX_AT - RANDOM_ROW_AT) &&
+        columns <= (int64_t)1 << RANDOM_ROW_AT)
+        return MICA_OK;
+    return mica_invalid(why,
+                        "numbering=attention of %lld matrices of %lld x %lld, at most 2^18 of "
+                        "2^20 x 2^24",
+                        (long long)matrices, (long long)rows, (long long)columns);
 }
 
 static mica_status check(const void *desc, mica_why *why)
@@ -104,6 +140,7 @@ static mica_status check(const void *desc, mica_why *why)
                             (long long)d->bits.strides[d->bits.rank - 1]);
     MICA_TRY(mica_random_check_rng(&d->rng, why));
     MICA_TRY(mica_random_check_share(d->p, why));
+    if (d->numbering == MICA_DROPOUT_BY_ATTENTION) return check_numbering(d, why);
     return mica_random_check_index(input(d), d->first, d->steps, why);
 }
 
@@ -127,7 +164,10 @@ static void describe(const void *desc, mica_random_set *set)
             bits.strides[i] = i == bits.rank - 1 ? 1 : 8 * d->bits.strides[i];
         place(set, MICA_RANDOM_PLACE_BITS, &bits, MICA_DROPOUT_BITS);
     }
-    set->at[MICA_RANDOM_PLACE_INDEX] = mica_random_index(input(d), d->steps);
+    int64_t steps[MICA_MAX_RANK];
+    set->rows = d->numbering == MICA_DROPOUT_BY_ATTENTION;
+    if (set->rows) row_steps(input(d), steps);
+    set->at[MICA_RANDOM_PLACE_INDEX] = mica_random_index(input(d), set->rows ? steps : d->steps);
     set->rng = has_mask(d) ? -1 : MICA_DROPOUT_RNG;
     set->draw = has_mask(d) ? MICA_RANDOM_DRAW_NONE : MICA_RANDOM_DRAW_BERNOULLI;
     set->rng_stride = d->rng.strides[0];

@@ -2,7 +2,7 @@
  * Random numbers and dropout, any strides: VECTOR neighbours of a row per thread. Constants: DRAW
  * (mica_random_draw), PER_BLOCK (elements of a counter), DIGITS, ALIGNED (vectors begin where a
  * counter does, and indices are neighbours), PATCH (not 1: indices are neighbours along the dimension
- * before the last, which is counted in so many; a thread has all elements of VECTOR counters), DROPOUT, SAVES (what was kept is a result), HAS_ADD,
+ * before the last, which is counted in so many; a thread has all elements of VECTOR counters), DROPOUT, SAVES (what was kept is a result), ROWS (counters by rows), HAS_ADD,
  * VECTOR, BLOCK; types out_t, in_t, add_t, real (f32, f64 or s64). */
 #include "kernels/layout.cuh"
 #include "kernels/overlap.cuh"
@@ -30,7 +30,7 @@ RANDOM u32 kept(const mica_random_args &a, const stream &s, const s64 *at, int n
     if (DRAW != MICA_RANDOM_DRAW_NONE) {
         bool dropped[VECTOR];
         const u64 threshold = a.numbers.threshold;
-        draw<VECTOR, PER_BLOCK, ALIGNED>(s, (u64)(a.numbers.first + at[MICA_RANDOM_PLACE_INDEX]),
+        draw<VECTOR, PER_BLOCK, ALIGNED, ROWS>(s, (u64)(a.numbers.first + at[MICA_RANDOM_PLACE_INDEX]),
              a.layout.strides[MICA_RANDOM_PLACE_INDEX][a.layout.rank - 1] / VECTOR, dropped,
              [=](u64, int lane, const u32 *w) { return w[lane] < threshold; });
 #pragma unroll
@@ -134,7 +134,11 @@ RANDOM void take_patch(const mica_random_args &a, const stream &s, s64 *at, int 
     const u64 step = (u64)step_of(a, MICA_RANDOM_PLACE_INDEX);
     u32 w[VECTOR][4];
 #pragma unroll
-    for (int e = 0; e < VECTOR; e++) random_words(s.key, s.offset, (index + (u64)e * step) / PER_BLOCK, 0, w[e]);
+    for (int e = 0; e < VECTOR; e++) {
+        const u64 block = (index + (u64)e * step) / PER_BLOCK;
+        if constexpr (ROWS) random_row_words(s.key, s.offset, block, w[e]);
+        else random_words(s.key, s.offset, block, 0, w[e]);
+    }
 #pragma unroll
     for (int lane = 0; lane < PATCH; lane++) {
         if constexpr (DROPOUT) {

@@ -17,6 +17,7 @@ typedef struct mica_random_set {
     int64_t rng_stride; /* from seed to offset */
     bool dropout;       /* IN becomes OUT; else OUT is drawn */
     bool saves;         /* MASK and BITS are results */
+    bool rows;          /* counters are of column, row and matrix: random_row_words */
     mica_dtype real;    /* what is computed in: f32, f64 or s64 */
     int bytes;          /* of an element of OUT */
     int digits;         /* of uniform numbers */
@@ -42,6 +43,7 @@ void mica_random_reference(const mica_op *op, const void *desc, const mica_view 
 /* Key and offset of a run. */
 typedef struct mica_random_stream {
     uint32_t key[2], offset;
+    bool rows; /* as the set's */
 } mica_random_stream;
 mica_random_stream mica_random_stream_of(const void *rng, int64_t stride);
 

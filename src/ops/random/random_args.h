@@ -30,6 +30,9 @@ enum {
     MICA_RANDOM_PLACES
 };
 
+/* Where column, row and matrix lie in the index of dropout by rows. */
+enum { RANDOM_ROW_AT = 24, RANDOM_MATRIX_AT = 44, RANDOM_INDEX_BITS = 62 };
+
 typedef struct mica_random_numbers {
     double low, high, span;       /* uniform, bounds of truncated */
     double mean, std;             /* of normal and truncated */

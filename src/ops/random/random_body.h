@@ -275,6 +275,16 @@ RANDOM void random_words(const unsigned *key, unsigned offset, unsigned long lon
     mica_philox(key, w);
 }
 
+/* Of dropout by rows: column, row and matrix are in the index. */
+RANDOM void random_row_words(const unsigned *key, unsigned offset, unsigned long long block,
+                             unsigned *w)
+{
+    const unsigned long long i = block * 4, column = i & ((1ull << RANDOM_ROW_AT) - 1);
+    const unsigned long long row =
+        i >> RANDOM_ROW_AT & ((1ull << (RANDOM_MATRIX_AT - RANDOM_ROW_AT)) - 1);
+    random_words(key, offset, column / 4 | row << 32, (unsigned)(i >> RANDOM_MATRIX_AT), w);
+}
+
 /* High half of a product. */
 RANDOM unsigned long long random_high(unsigned long long a, unsigned long long b)
 {

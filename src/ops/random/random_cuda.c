@@ -85,6 +85,7 @@ static mica_status add_kernel(mica_plan *plan, state *s, bool counters, bool pat
     mica_prologue_int(&p, "PATCH", patched ? set->per_block : 1);
     mica_prologue_int(&p, "DROPOUT", set->dropout);
     mica_prologue_int(&p, "SAVES", set->saves);
+    mica_prologue_int(&p, "ROWS", set->rows);
     mica_prologue_int(&p, "HAS_ADD", mica_tensor_given(add));
     mica_prologue_int(&p, "VECTOR", s->vector);
     mica_prologue_int(&p, "BLOCK", BLOCK);

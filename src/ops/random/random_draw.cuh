@@ -16,8 +16,8 @@ RANDOM stream stream_of(const void *rng, s64 stride)
 }
 
 /* By make(block, lane, words). PER: elements of a counter; ALIGN: the first is where a counter begins, and indices
- * are neighbours. */
-template <int N, int PER, bool ALIGN, typename T, typename F>
+ * are neighbours; ROWS: counters are random_row_words'. */
+template <int N, int PER, bool ALIGN, bool ROWS = false, typename T, typename F>
 RANDOM void draw(const stream &s, u64 index, s64 step, T *v, F make)
 {
     u32 w[4];
@@ -28,7 +28,8 @@ RANDOM void draw(const stream &s, u64 index, s64 step, T *v, F make)
         const u64 i = index + (u64)(e * (ALIGN ? 1 : step)), own = i / PER;
         if (ALIGN ? e % PER == 0 : own != block) {
             block = own;
-            random_words(s.key, s.offset, block, 0, w);
+            if constexpr (ROWS) random_row_words(s.key, s.offset, block, w);
+            else random_words(s.key, s.offset, block, 0, w);
 #pragma unroll
             for (int k = 0; k < PER; k++) of_block[k] = make(block, k, w);
         }

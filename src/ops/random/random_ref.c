@@ -100,8 +100,8 @@ mica_random_stream mica_random_stream_of(const void *rng, int64_t stride)
 {
     if (!rng) return (mica_random_stream){0};
     const uint64_t *numbers = rng;
-    return (mica_random_stream){{(uint32_t)numbers[0], (uint32_t)(numbers[0] >> 32)},
-                                (uint32_t)numbers[stride]};
+    return (mica_random_stream){
+        {(uint32_t)numbers[0], (uint32_t)(numbers[0] >> 32)}, (uint32_t)numbers[stride], false};
 }
 
 void mica_random_layout(const mica_random_set *set, mica_layout *layout)
@@ -149,7 +149,10 @@ static int draw(const truth *t, int64_t i, uint64_t *block, uint32_t word[4])
         (uint64_t)(t->set.numbers.first + mica_offset(&t->set.at[MICA_RANDOM_PLACE_INDEX], i));
     const uint64_t per = (uint64_t)t->set.per_block;
     *block = index / per;
-    random_words(t->stream.key, t->stream.offset, *block, 0, word);
+    if (t->set.rows)
+        random_row_words(t->stream.key, t->stream.offset, *block, word);
+    else
+        random_words(t->stream.key, t->stream.offset, *block, 0, word);
     return (int)(index % per);
 }
 

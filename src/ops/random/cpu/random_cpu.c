@@ -40,13 +40,14 @@ static mica_status build(mica_plan *plan)
 
 /* ---- vector loops ---- */
 
-/* Of counters whose high words are equal. */
+/* Of counters that differ in the first word. */
 MICA_CLONES
-static void philox_run(const mica_random_stream *stream, uint64_t block, int64_t n, uint32_t *to)
+static void philox_run(const mica_random_stream *stream, const uint32_t from[3], int64_t n,
+                       uint32_t *to)
 {
-    const uint32_t low = (uint32_t)block, high = (uint32_t)(block >> 32);
+    const uint32_t low = from[0], high = from[1], third = from[2];
     for (int64_t b = 0; b < n; b++) {
-        uint32_t w[4] = {low + (uint32_t)b, high, 0, stream->offset};
+        uint32_t w[4] = {low + (uint32_t)b, high, third, stream->offset};
         mica_philox(stream->key, w);
         for (int k = 0; k < 4; k++) to[4 * b + k] = w[k];
     }
@@ -131,13 +132,22 @@ static void keep_bytes(uint32_t threshold, const uint32_t *w, uint8_t *keep, int
 
 /* ---- words and numbers of neighbours ---- */
 
-/* Of the counters from `block` on. */
+/* Of the counters from `block` on; by rows all in one. */
 static void words_of(const mica_random_stream *stream, uint64_t block, int64_t n, uint32_t *to)
 {
+    if (stream->rows) {
+        const uint64_t i = 4 * block;
+        const uint32_t from[] = {(uint32_t)(i & ((1u << RANDOM_ROW_AT) - 1)) / 4,
+                                 (uint32_t)(i >> RANDOM_ROW_AT) &
+                                     ((1u << (RANDOM_MATRIX_AT - RANDOM_ROW_AT)) - 1),
+                                 (uint32_t)(i >> RANDOM_MATRIX_AT)};
+        philox_run(stream, from, n, to);
+        return;
+    }
     while (n) {
         const int64_t left = (int64_t)(UINT32_MAX - (uint32_t)block) + 1,
                       some = n < left ? n : left;
-        philox_run(stream, block, some, to);
+        philox_run(stream, (uint32_t[]){(uint32_t)block, (uint32_t)(block >> 32), 0}, some, to);
         block += (uint64_t)some, n -= some, to += 4 * some;
     }
 }
@@ -359,6 +369,7 @@ static void do_pieces(const state *s, const mica_run *run, int64_t first, int64_
     mica_scratch scope MICA_SCOPED = mica_scratch_open();
     work k = {.s = s};
     if (s->set.rng >= 0) k.stream = mica_random_stream_of(run->args[s->set.rng], s->set.rng_stride);
+    k.stream.rows = s->set.rows;
     for (int t = 1; t < MICA_RANDOM_PLACES; t++)
         if (mica_tensor_given(&s->set.at[t])) k.memory[t] = run->args[s->set.arg[t]];
     k.words = mica_scratch_take(WORDS * sizeof *k.words);

@@ -261,7 +261,7 @@ void mica_softmax_variants_reference(const mica_softmax_desc *d, const mica_view
 {
     mica_softmax_variant v;
     mica_softmax_variant_make(&v, d, args);
-    mica_random_stream stream = {{0}, 0};
+    mica_random_stream stream = {0};
     if (v.noise)
         stream =
             mica_random_stream_of(args[MICA_SOFTMAX_RNG].data, args[MICA_SOFTMAX_RNG].t.strides[0]);
