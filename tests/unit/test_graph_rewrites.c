@@ -319,7 +319,8 @@ static void attention_is_found(void **state)
     stays("scalar f = 0.5\n" QKV "gemm a=@q b=f32:2x3x8x11:264x88x1x8@k c=@s alpha=@f\n"
           "softmax x=@s axis=-1 y=@p\n" VALUES,
           3, "alpha of a product is a run-time scalar");
-    stays("input q = f32:1x2x1x2x9x8\ninput k = f32:1x2x1x2x8x11\ninput v = f32:1x2x1x2x11x6\noutput o\n"
+    stays("input q = f32:1x2x1x2x9x8\ninput k = f32:1x2x1x2x8x11\ninput v = "
+          "f32:1x2x1x2x11x6\noutput o\n"
           "gemm a=@q b=@k c=@s\nsoftmax x=@s axis=-1 y=@p\n" VALUES,
           3, "a product of rank 6, attention has 4");
 }

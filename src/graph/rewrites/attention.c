@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
- * gemm -> pointwise -> softmax -> gemm: attention, without scores and weights in memory. Scale and
- * mask are those of the softmax, or of a pointwise node in front of it (logits.h). Batch dimensions
- * are sequence and head. */
+ * gemm -> pointwise -> softmax -> dropout -> gemm: attention, without scores and weights in memory.
+ * Scale and mask are those of the softmax, or of a pointwise node in front of it (logits.h). Batch
+ * dimensions are sequence and head, or sequence, key head and query head of a group. */
 #include "graph/rewrites/attention.h"
 #include "mica/gemm.h"
 #include "mica/random.h"
@@ -259,6 +259,6 @@ static mica_status apply(graph_rewriting *r, int node, mica_why *why)
 
 const graph_rewrite graph_rewrite_attention = {
     .name = "attention",
-    .doc = "gemm -> pointwise -> softmax -> gemm: attention",
+    .doc = "gemm -> pointwise -> softmax -> dropout -> gemm: attention",
     .apply = apply,
 };

@@ -117,8 +117,7 @@ static mica_status describe_bias(const graph_rewriting *r, const grad_parts *p,
         return mica_refuse(why, "the gradient of the bias is scaled by %g", p->dlogits_scale);
     if (node != p->dlogits) {
         const mica_reduce_desc own = sum_desc(r, node);
-        if (!mica_tensor_equal(&own.x, &t->t))
-            return mica_refuse(why, "node %d sums a view", node);
+        if (!mica_tensor_equal(&own.x, &t->t)) return mica_refuse(why, "node %d sums a view", node);
         (void)grad_sum(r, node, reduced);
         y = own.y;
     }
@@ -131,8 +130,10 @@ static mica_status describe_bias(const graph_rewriting *r, const grad_parts *p,
     for (int i = 0; i < 4; i++) {
         const bool sums = heads[rank == 5 && i > 1 ? i + 1 : i];
         if (wide.dims[i] > 1 && sums != (d->bias.dims[i] == 1))
-            return mica_refuse(why, "node %d %s dimension %d of 4 of the gradient of the bias, of which it has %lld",
-                               node, sums ? "sums" : "keeps", i, (long long)d->bias.dims[i]);
+            return mica_refuse(
+                why,
+                "node %d %s dimension %d of 4 of the gradient of the bias, of which it has %lld",
+                node, sums ? "sums" : "keeps", i, (long long)d->bias.dims[i]);
     }
     const mica_tensor packed = mica_tensor_packed(y.dtype, y.rank, y.dims);
     if (!mica_tensor_equal(&packed, &y))
@@ -165,8 +166,8 @@ static mica_status describe(const graph_rewriting *r, const grad_parts *p, mica_
     }
     for (int i = DK; i <= DV; i++)
         if (results[i]->dims[1] != d->k.dims[1])
-            return mica_refuse(why, "%s has %lld heads and no sum for the %lld of the keys", names[i],
-                               (long long)results[i]->dims[1], (long long)d->k.dims[1]);
+            return mica_refuse(why, "%s has %lld heads and no sum for the %lld of the keys",
+                               names[i], (long long)results[i]->dims[1], (long long)d->k.dims[1]);
     dropping_take(&p->drop_p, d);
     MICA_TRY(attention_take_logits(&p->logits, d, why));
     return describe_bias(r, p, d, why);

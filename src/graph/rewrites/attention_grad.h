@@ -7,16 +7,16 @@
 
 typedef enum role { DQ, DK, DV, ROLES, DBIAS = ROLES, RESULTS } role;
 typedef struct grad_parts {
-    int p, ds;         /* nodes, and their results: */
-    int of_p, of_ds;   /* tensors */
-    int dlogits;       /* node of (dP - D) P, of which dS is a multiple: ds, or one of its own */
+    int p, ds;       /* nodes, and their results: */
+    int of_p, of_ds; /* tensors */
+    int dlogits;     /* node of (dP - D) P, of which dS is a multiple: ds, or one of its own */
     int of_dlogits;
     double dlogits_scale;
     dropping drop_p, drop_dp;
     int scores, dp;    /* products: nodes */
     int result[ROLES]; /* products */
-    int end[RESULTS];  /* nodes that write the results: the products, or sums over the query heads of
-                          a group behind them; dbias: -1 for none */
+    int end[RESULTS]; /* nodes that write the results: the products, or sums over the query heads of
+                         a group behind them; dbias: -1 for none */
     operand q, k, v, dout, out;
     operand a[ROLES];   /* what the products of results read */
     operand lse, delta; /* as the two expressions read them */

@@ -114,20 +114,6 @@ static bool read_gradient(const graph_rewriting *r, int node, grad_parts *p)
     return p->of_ds >= 0;
 }
 
-/* dS from a node that reads P, or (dP - D) P. */
-static bool find_gradient_of(const graph_rewriting *r, int tensor, grad_parts *p)
-{
-    for (int i = 0; i < r->g->node_count; i++) {
-        const graph_node *n = &r->g->nodes[i];
-        if (n->gone || !is_node(r, i, "pointwise")) continue;
-        for (int b = 0; b < n->bind_count; b++)
-            if (n->binds[b].tensor == tensor && n->binds[b].arg < MICA_POINTWISE_Y0 &&
-                read_gradient(r, i, p) && (p->of_p == tensor || p->of_dlogits == tensor))
-                return true;
-    }
-    return false;
-}
-
 /* ---- the products ---- */
 
 /* Which result a product is. */
@@ -158,6 +144,21 @@ static bool find_results(const graph_rewriting *r, grad_parts *p)
         p->a[which] = a;
     }
     return p->result[DQ] >= 0 && p->result[DK] >= 0 && p->result[DV] >= 0;
+}
+
+/* dS from a node that reads P, or (dP - D) P. */
+static bool find_gradient_of(const graph_rewriting *r, int tensor, grad_parts *p)
+{
+    for (int i = 0; i < r->g->node_count; i++) {
+        const graph_node *n = &r->g->nodes[i];
+        if (n->gone || !is_node(r, i, "pointwise")) continue;
+        for (int b = 0; b < n->bind_count; b++)
+            if (n->binds[b].tensor == tensor && n->binds[b].arg < MICA_POINTWISE_Y0 &&
+                read_gradient(r, i, p) && (p->of_p == tensor || p->of_dlogits == tensor) &&
+                find_results(r, p))
+                return true;
+    }
+    return false;
 }
 
 bool grad_sum(const graph_rewriting *r, int node, bool reduced[MICA_MAX_RANK])
@@ -233,7 +234,7 @@ static bool find_from(const graph_rewriting *r, int node, grad_parts *p)
         from = r->g->tensors[tensor].writer;
     }
     if (!is_node(r, from, "pointwise")) return false;
-    return read_gradient(r, from, p) ||
+    return (read_gradient(r, from, p) && find_results(r, p)) ||
            (read_weights(r, from, p) && find_gradient_of(r, tensor, p));
 }
 
@@ -246,9 +247,9 @@ bool grad_find(const graph_rewriting *r, int node, grad_parts *p)
         if (is_node(r, from, "gemm"))
             found = find_from(r, from, p);
         else if (is_node(r, from, "pointwise"))
-            found = read_gradient(r, from, p) || find_gradient_of(r, x, p);
+            found = (read_gradient(r, from, p) && find_results(r, p)) || find_gradient_of(r, x, p);
     }
-    if (!found || !find_results(r, p)) return false;
+    if (!found) return false;
     find_ends(r, p);
     int last = p->end[DQ];
     for (int i = 0; i < RESULTS; i++)

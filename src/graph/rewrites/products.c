@@ -133,8 +133,7 @@ static bool undo_repeat(const graph_rewriting *r, operand *o)
     mica_why why;
     int arg;
     if (t->writer < 0 || o->at || t->changed || o->copy_count == OPERAND_COPIES) return false;
-    if (o->view.rank == 4 && t->t.rank == 5 &&
-        product_heads(&t->t, &t->t, &whole, &why) != MICA_OK)
+    if (o->view.rank == 4 && t->t.rank == 5 && product_heads(&t->t, &t->t, &whole, &why) != MICA_OK)
         return false;
     swapped = whole;
     tensor_swap(&swapped);
