@@ -199,6 +199,11 @@ file(GLOB examples CONFIGURE_DEPENDS examples/*.c)
 foreach(source ${examples})
   mica_test_program(examples examples mica_shared ${source})
 endforeach()
+# A training step as a graph beside the one that is written by hand.
+if(NOT MICA_SANITIZE)
+  mica_test(examples/by_hand examples tests/by_hand.sh $<TARGET_FILE:test_examples_03_resnet50>
+    $<TARGET_FILE:test_examples_08_training>)
+endif()
 
 # Problem lines: everything, or with MICA_TEST_PART=K of each family what MICA_TEST_SECONDS hold, another
 # part for each K, and all of those that changed (tests/shares). Those past 2^31 elements that are few
@@ -330,7 +335,8 @@ if(TARGET mica)
       "conv flip=1 transposed=1 x=bf16:2x24x5x6:nhwc w=bf16:24x8x2x2:nhwc stride=2x2")
     set_tests_properties(emu/disjoint PROPERTIES ENVIRONMENT "${played_environment}")
     mica_test(emu/04_transformer_block emu test_examples_04_transformer_block cuda:0 bf16 1 37 4 2 64 72 1)
-    set_tests_properties(emu/04_transformer_block PROPERTIES ENVIRONMENT
+    mica_test(emu/08_training emu test_examples_08_training transformer cuda:0 f32 1 9 4 2 16 24 2)
+    set_tests_properties(emu/04_transformer_block emu/08_training PROPERTIES ENVIRONMENT
       "${played_environment}")
     add_executable(test_values_in_keys tests/emu/values_in_keys.c)
     target_link_libraries(test_values_in_keys PRIVATE mica_flags mica_shared m)

@@ -56,6 +56,7 @@ typedef struct net {
     void *stream;
     void *memories[MOST_MEMORIES]; /* all that memory() gave */
     int memory_count;
+    int64_t memory_bytes;
     const char *dtype;
     int batch, size;
     list train, infer;
@@ -102,6 +103,7 @@ static void *memory(net *n, int64_t bytes)
     try(mica_malloc(n->ctx, bytes, &p), "memory");
     if (n->memory_count == MOST_MEMORIES) stop("too many tensors");
     n->memories[n->memory_count++] = p;
+    n->memory_bytes += bytes;
     try(mica_memset(n->ctx, p, 0, bytes, n->stream), "memory");
     return p;
 }
@@ -596,7 +598,8 @@ int main(int argc, char **argv)
     try(mica_context_info(n.ctx, &info), "context");
     if (info.cuda) try(mica_stream_create(n.ctx, &n.stream), "stream");
     make_net(&n);
-    printf("%d plans and their memory: %.1f s\n", n.train.count + n.infer.count, lap());
+    printf("%d plans, %d of them for training, %.1f MB: %.1f s\n", n.train.count + n.infer.count,
+           n.train.count, (double)n.memory_bytes / 1e6, lap());
 
     n.train.steps[n.train.count - 1].run.scalars = start_rate;
     n.train.steps[n.train.count - 2].run.scalars = start_rate;

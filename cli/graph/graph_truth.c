@@ -154,25 +154,58 @@ static double error_of(const graph_truth *t, int node, mica_dtype type, double v
     return unit * fabs(value) + t->phi[node] * magnitude + cli_tiny(type);
 }
 
-/* A result goes into its tensor: as it is, or moved. */
-static mica_status store(graph_truth *t, int node, int tensor, const mica_tensor *as,
+static int64_t offset_of(const mica_tensor *t, int64_t i)
+{
+    int64_t at = 0;
+    for (int d = t->rank - 1; d >= 0; d--) {
+        at += i % t->dims[d] * t->strides[d];
+        i /= t->dims[d];
+    }
+    return at;
+}
+
+/* Which elements of a tensor a part of it has; NULL: all, in their order. */
+static int64_t *elements_of(const graph_truth *t, int tensor, const mica_tensor *part, int64_t at)
+{
+    const mica_tensor *whole = &t->info[tensor].tensor;
+    const size_t size = (size_t)whole->rank * sizeof *whole->dims;
+    if (mica_dtype_bits(whole->dtype) < 8) return NULL;
+    if (!at && part->rank == whole->rank && !memcmp(part->dims, whole->dims, size) &&
+        !memcmp(part->strides, whole->strides, size))
+        return NULL;
+    const int64_t bytes = mica_dtype_bits(whole->dtype) / 8, count = mica_tensor_count(part);
+    const int64_t first = t->firsts[tensor] / bytes, all = mica_tensor_count(whole);
+    int64_t *logical = zeroed((size_t)(t->spans[tensor] / bytes + 1) * sizeof *logical);
+    int64_t *elements = zeroed((size_t)(count + 1) * sizeof *elements);
+    for (int64_t i = 0; i < all; i++) logical[offset_of(whole, i) - first] = i;
+    for (int64_t i = 0; i < count; i++) elements[i] = logical[offset_of(part, i) + at - first];
+    free(logical);
+    return elements;
+}
+
+/* A result goes into its tensor, or the part that begins at an element: as it is, or moved. */
+static mica_status store(graph_truth *t, int node, int tensor, const mica_tensor *as, int64_t at,
                          double *values, const double *magnitudes, uint64_t *state)
 {
-    const int64_t count = mica_tensor_count(as);
+    const int64_t count = mica_tensor_count(as), bits = mica_dtype_bits(as->dtype);
+    int64_t *elements = t->want[tensor] ? elements_of(t, tensor, as, at) : NULL;
     for (int64_t i = 0; i < count; i++) {
         const double own = error_of(t, node, as->dtype, values[i], magnitudes[i]);
+        const int64_t e = elements ? elements[i] : i;
         if (t->want[tensor] && !state) {
-            t->want[tensor][i] = values[i];
-            t->error[tensor][i] = own;
+            t->want[tensor][e] = values[i];
+            t->error[tensor][e] = own;
         }
         if (t->want[tensor] && state) {
-            const double by = values[i] - t->want[tensor][i];
-            if (values[i] != t->want[tensor][i] && !(isnan(values[i]) && isnan(t->want[tensor][i])))
-                t->moved[tensor][i] = hypot(t->moved[tensor][i], by / sqrt(MOVES));
+            const double by = values[i] - t->want[tensor][e];
+            if (values[i] != t->want[tensor][e] && !(isnan(values[i]) && isnan(t->want[tensor][e])))
+                t->moved[tensor][e] = hypot(t->moved[tensor][e], by / sqrt(MOVES));
         }
         if (state) values[i] += (2 * draw(state) - 1) * spread * own;
     }
-    return mica_tensor_store(as, values, (char *)t->memory[tensor] - t->firsts[tensor]);
+    free(elements);
+    return mica_tensor_store(as, values,
+                             (char *)t->memory[tensor] - t->firsts[tensor] + at * bits / 8);
 }
 
 static mica_status run_node(graph_truth *t, int node, uint64_t *state)
@@ -180,11 +213,13 @@ static mica_status run_node(graph_truth *t, int node, uint64_t *state)
     void *args[MICA_MAX_ARGS] = {0};
     double *results[MICA_MAX_ARGS] = {0}, *magnitudes[MICA_MAX_ARGS] = {0};
     mica_arg_info a[MICA_MAX_ARGS];
+    int64_t begins[MICA_MAX_ARGS] = {0};
     int count = 0, tensor[MICA_MAX_ARGS];
     for (; mica_problem_arg(t->problems[node], count, &a[count]) == MICA_OK; count++) {
         int64_t at = 0;
         const int i = tensor[count] = mica_graph_bound(t->graph, node, count, &at);
         if (i < 0) continue;
+        begins[count] = at;
         args[count] =
             (char *)t->memory[i] - t->firsts[i] + at * mica_dtype_bits(t->info[i].tensor.dtype) / 8;
         if (a[count].dir != MICA_OUT && a[count].dir != MICA_INOUT) continue;
@@ -195,7 +230,8 @@ static mica_status run_node(graph_truth *t, int node, uint64_t *state)
     mica_status status = mica_problem_reference(t->problems[node], args, results, magnitudes);
     for (int i = 0; status == MICA_OK && i < count; i++)
         if (results[i])
-            status = store(t, node, tensor[i], &a[i].tensor, results[i], magnitudes[i], state);
+            status = store(t, node, tensor[i], &a[i].tensor, begins[i], results[i], magnitudes[i],
+                           state);
     for (int i = 0; i < count; i++) {
         free(results[i]);
         free(magnitudes[i]);
@@ -214,6 +250,9 @@ static mica_status run_nodes(graph_truth *t, uint64_t *state)
         if (data && t->spans[i] > 0)
             memcpy(t->memory[i], (const char *)data + t->firsts[i], (size_t)t->spans[i]);
         if (t->begin[i]) status = mica_tensor_store(&t->info[i].tensor, t->begin[i], element);
+        /* what nobody writes stays */
+        if (status == MICA_OK && t->begin[i] && t->want[i] && !state)
+            status = mica_tensor_load(&t->info[i].tensor, element, t->want[i]);
     }
     for (int i = 0; status == MICA_OK && i < t->nodes; i++)
         status = run_node(t, t->order[i], state);

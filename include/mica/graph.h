@@ -33,9 +33,9 @@
  * In a node "arg=@NAME" binds an argument to a tensor, which need not be declared if a node writes
  * it, and "alpha=@NAME" a run-time scalar. In front of '@' may stand a tensor: of an input, a view
  * of that memory with those dimensions and strides ("b=f32:64x8:t@k"), behind the name the element
- * where it begins ("x=f32:8x64:192x1@qkv+64"); of an output its type ("y=bf16@t") or all of it.
- * Arguments without a tensor in the line bind by name like others. Results that are not bound are
- * made and forgotten.
+ * where it begins ("x=f32:8x64:192x1@qkv+64"); of an output its type ("y=bf16@t") or all of it; of
+ * an inout tensor a part, whether it is read or written. Arguments without a tensor in the line
+ * bind by name like others. Results that are not bound are made and forgotten.
  *
  * Order. Statements may stand in any order: a node runs when what it reads is written. Only where a
  * tensor is changed in place (by an argument of direction inout, or by a beta that is not 0) the

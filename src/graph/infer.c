@@ -293,11 +293,12 @@ static mica_status give_tensor(const mica_graph *g, int node, const graph_bound 
         return MICA_OK;
     }
     if (field->rank > 0) mica_tensor_default_strides(field);
-    if (dir == MICA_IN && field->rank > 0) return check_view(g, node, b, field);
+    const bool part = dir == MICA_IN || t->kind == MICA_GRAPH_INOUT;
+    if (part && field->rank > 0) return check_view(g, node, b, field);
     if (b->at)
         return graph_fail(g, node, MICA_INVALID,
-                          "%s begins at element %lld of %s: only inputs are views, and they say "
-                          "their dimensions",
+                          "%s begins at element %lld of %s: only inputs, and what is written of "
+                          "inout tensors, are views, and they say their dimensions",
                           arg, (long long)b->at, t->name);
     if (!mica_tensor_given(known)) return MICA_OK;
     if (field->dtype != known->dtype)
@@ -311,7 +312,35 @@ static mica_status give_tensor(const mica_graph *g, int node, const graph_bound 
     return MICA_OK;
 }
 
-/* What a node writes may be bound once, but to the argument whose memory it may share. */
+/* The columns that a view has in rows of `row` elements, where it lies in whole rows. */
+static bool columns_of(const mica_tensor *t, int64_t at, int64_t row, int64_t *first, int64_t *last)
+{
+    *first = *last = at % row;
+    for (int i = 0; i < t->rank; i++) {
+        if (t->dims[i] == 1) continue;
+        if (t->strides[i] < 0) return false;
+        if (t->strides[i] % row) *last += (t->dims[i] - 1) * t->strides[i];
+    }
+    return *last < row;
+}
+
+/* Whether two views have no element in common: one ends before the other begins, or both keep to
+ * columns of their own. */
+static bool lie_apart(const mica_tensor *a, int64_t a_at, const mica_tensor *b, int64_t b_at)
+{
+    int64_t first, last, from, to;
+    if (mica_tensor_count(a) == 0 || mica_tensor_count(b) == 0) return true;
+    for (int i = -1; i < a->rank; i++) {
+        const int64_t row = i < 0 ? INT64_MAX : a->strides[i];
+        if (row > 0 && columns_of(a, a_at, row, &first, &last) &&
+            columns_of(b, b_at, row, &from, &to) && (last < from || to < first))
+            return true;
+    }
+    return false;
+}
+
+/* What a node writes may be bound once, but to the argument whose memory it may share, or in parts
+ * of an inout tensor. */
 static mica_status check_sharing(const mica_graph *g, int node, const void *desc)
 {
     const graph_node *n = &g->nodes[node];
@@ -323,10 +352,10 @@ static mica_status check_sharing(const mica_graph *g, int node, const void *desc
             if (k == i || n->binds[k].tensor != n->binds[i].tensor) continue;
             bool alias = (a->alias && !strcmp(a->alias, other->name)) ||
                          (other->alias && !strcmp(other->alias, a->name));
-            if (alias && !n->binds[k].at &&
-                mica_tensor_equal(mica_op_tensor(n->op, desc, n->binds[i].arg),
-                                  mica_op_tensor(n->op, desc, n->binds[k].arg)))
-                continue;
+            const mica_tensor *one = mica_op_tensor(n->op, desc, n->binds[i].arg);
+            const mica_tensor *two = mica_op_tensor(n->op, desc, n->binds[k].arg);
+            if (alias && n->binds[k].at == n->binds[i].at && mica_tensor_equal(one, two)) continue;
+            if (lie_apart(one, n->binds[i].at, two, n->binds[k].at)) continue;
             return graph_fail(g, node, MICA_INVALID, "%s and %s are both %s, and it writes %s",
                               a->name, other->name, g->tensors[n->binds[i].tensor].name, a->name);
         }

@@ -43,6 +43,22 @@ void graph_desc(const graph_rewriting *r, int node, void *desc)
     graph_unpack(n->resolved, desc, n->op->desc_size);
 }
 
+/* A node behind `from`, up to the one that is looked at, that changes a tensor; -1: none. */
+static int changer(const graph_rewriting *r, int from, int tensor)
+{
+    _Alignas(16) char desc[MICA_MAX_DESC];
+    int i = 0;
+    while (r->g->order[i] != from) i++;
+    while (r->g->order[i] != r->at && i + 1 < r->g->node_count) {
+        const int node = r->g->order[++i];
+        const graph_node *n = &r->g->nodes[node];
+        graph_desc(r, node, desc);
+        for (int b = 0; b < n->bind_count && !n->gone; b++)
+            if (n->binds[b].tensor == tensor && graph_access(n, desc, b) != MICA_IN) return node;
+    }
+    return -1;
+}
+
 mica_status graph_may_move(const graph_rewriting *r, int from, int tensor, mica_why *why)
 {
     const graph_node *n = &r->g->nodes[from];
@@ -53,8 +69,10 @@ mica_status graph_may_move(const graph_rewriting *r, int from, int tensor, mica_
         const mica_dir dir = graph_access(n, desc, i);
         if (dir == MICA_INOUT)
             return mica_refuse(why, "node %d changes %s in place", from, t->name);
-        if (dir == MICA_IN && t->changed)
-            return mica_refuse(why, "%s, which node %d reads, is changed in place", t->name, from);
+        const int by = dir == MICA_IN && t->changed ? changer(r, from, n->binds[i].tensor) : -1;
+        if (by >= 0)
+            return mica_refuse(why, "%s, which node %d reads, is changed in place by node %d",
+                               t->name, from, by);
         if (dir == MICA_OUT && n->binds[i].tensor != tensor && *t->name != '.')
             return mica_refuse(why, "node %d has another result, %s", from, t->name);
     }
@@ -233,6 +251,7 @@ static mica_status note_attempt(graph_rewriting *r, const char *name, int node, 
 static mica_status try_node(graph_rewriting *r, int node, bool *again)
 {
     *again = false;
+    r->at = node;
     for (int i = 0; i < graph_rewrite_count; i++) {
         const graph_rewrite *row = graph_rewrites[i];
         mica_why why = {""};

@@ -72,6 +72,12 @@ static void gradients_are_found(void **state)
          "pointwise expr=where(x0,x1,-inf) x0=@c x1=@s2 y0=@s3\n"
          "pointwise expr=exp(x0) x0=@s3 y0=@p\n" DV DS DK DQ,
          2},
+        /* what is read changes behind all of it */
+        {"inout q = f32:2x3x9x8\n"
+         "input k = f32:2x3x11x8\ninput v = f32:2x3x11x6\n"
+         "input o = f32:2x3x9x6\ninput do = f32:2x3x9x6\ninput l0 = f32:2x3x9x1\n" LSE OUTPUTS DELTA
+             SCALED P DV DS DK DQ "pointwise expr=x0*2 x0=@q y0=@q\n",
+         3},
         /* D and the accumulator of dQ are wanted: they are written all the same */
         {INPUTS OUTPUTS "output d\n" DELTA SCALED P DV DS DK DQ, 4},
         {INPUTS "output dk\noutput dv\noutput acc\noutput dq\n" DELTA SCALED P DV DS DK
@@ -163,8 +169,8 @@ static void gradients_are_refused(void **state)
         {"inout q = f32:2x3x9x8\n"
          "input k = f32:2x3x11x8\ninput v = f32:2x3x11x6\n"
          "input o = f32:2x3x9x6\ninput do = f32:2x3x9x6\ninput l0 = f32:2x3x9x1\n" LSE OUTPUTS DELTA
-             SCALED P DV DS DK DQ "pointwise expr=x0*2 x0=@q y0=@q\n",
-         "attention_grad: q, which node 15 reads, is changed in place"},
+             SCALED P DV DS DK "pointwise expr=x0*2 x0=@q y0=@q\n" DQ,
+         "attention_grad: q, which node 15 reads, is changed in place by node 16"},
         {INPUTS OUTPUTS DELTA SCALED P DV DS DK "gemm a=@ds b=@k c=@dq epilogue=relu\n",
          "attention_grad: a product has more than a, b and c"},
         {"scalar f = 0.1\n" INPUTS OUTPUTS DELTA

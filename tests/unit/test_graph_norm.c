@@ -95,7 +95,7 @@ static void norms_are_refused(void **state)
            "pointwise expr=exp(x0) x0=@n y0=@y\npointwise expr=x0*2 x0=@r y0=@z\n",
          "norm: its statistics are wanted, and more follows"},
         {"inout x = f32:6x5x7\noutput y\n" RMS
-         "pointwise expr=x0*x1 x0=@x x1=@r y0=@y\npointwise expr=x0*2 x0=@x y0=@x\n",
+         "pointwise expr=x0*2 x0=@x y0=@x\npointwise expr=x0*x1 x0=@x x1=@r y0=@y\n",
          "x, which node "},
         {X W RMS "pointwise expr=x0*x1 x0=@x x1=@r y0=@n\n"
                  "pointwise expr=x0*x1 x0=@n x1=f32:6x5x7:0x1x0@w y0=@y\n",
