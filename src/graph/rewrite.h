@@ -54,7 +54,8 @@ int graph_writer_of_bind(const graph_rewriting *r, int node, int bind);
  * the graph's own; and `from` may as well run later. Else UNSUPPORTED with the rule. */
 mica_status graph_may_absorb(const graph_rewriting *r, int from, int node, int bind, mica_why *why);
 /* Whether `from`, whose result is `tensor`, may as well run later: it has no other result that
- * anybody reads, and nobody changes what it reads up to the node that is looked at. Else UNSUPPORTED with the rule. */
+ * anybody reads, and nobody changes what it reads up to the node that is looked at. Else
+ * UNSUPPORTED with the rule. */
 mica_status graph_may_move(const graph_rewriting *r, int from, int tensor, mica_why *why);
 /* The descriptor of a node with all of its tensors, into MICA_MAX_DESC bytes. */
 void graph_desc(const graph_rewriting *r, int node, void *desc);
