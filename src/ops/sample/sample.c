@@ -28,12 +28,23 @@ static const mica_field fields[] = {
     FIELD(repetitions, TENSOR, .zero = "the scalar", .doc = "repetition penalty of each row"),
     FIELD(presences, TENSOR, .zero = "the scalar", .doc = "presence penalty of each row"),
     FIELD(frequencies, TENSOR, .zero = "the scalar", .doc = "frequency penalty of each row"),
+    FIELD(typical_ps, TENSOR, .zero = "the scalar", .doc = "typical_p of each row"),
+    FIELD(top_tokens, TENSOR, .zero = "not wanted", .doc = "columns of the N largest, rows x N"),
+    FIELD(top_logprobs, TENSOR, .zero = "not wanted",
+          .doc = "their log-probabilities, rows x N; N is that of either"),
 };
 
-/* R rows, C columns, W words of bits. */
+/* N, by what is given with dimensions; 0 if neither is. */
+static int64_t top_of(const mica_sample_desc *d)
+{
+    return d->top_tokens.rank ? d->top_tokens.dims[1] : d->top_logprobs.dims[1];
+}
+
+/* R rows, C columns, W words of bits, N of the largest. */
 static int64_t dim(const void *desc, char letter)
 {
     const mica_sample_desc *d = desc;
+    if (letter == 'N') return top_of(d);
     if (letter == 'R') return d->x.dims[0];
     return letter == 'C' ? d->x.dims[1] : (d->x.dims[1] + 31) / 32;
 }
@@ -65,6 +76,11 @@ static const mica_arg args[] = {
     [MICA_SAMPLE_REPETITIONS] = ARG(repetitions, MICA_IN, OF_ROWS(F32), .with = "counts"),
     [MICA_SAMPLE_PRESENCES] = ARG(presences, MICA_IN, OF_ROWS(F32), .with = "counts"),
     [MICA_SAMPLE_FREQUENCIES] = ARG(frequencies, MICA_IN, OF_ROWS(F32), .with = "counts"),
+    [MICA_SAMPLE_TYPICAL_PS] = ARG(typical_ps, MICA_IN, OF_ROWS(F32)),
+    [MICA_SAMPLE_TOP_TOKENS] =
+        ARG(top_tokens, MICA_OUT, .types = MICA_INDICES, .like = "x", .dims = "RxN"),
+    [MICA_SAMPLE_TOP_LOGPROBS] =
+        ARG(top_logprobs, MICA_OUT, .types = MICA_TYPE(F32), .like = "x", .dims = "RxN"),
 };
 
 static const mica_scalar scalars[] = {
@@ -77,6 +93,7 @@ static const mica_scalar scalars[] = {
     [MICA_SAMPLE_REPETITION] = {"repetition", 1},
     [MICA_SAMPLE_PRESENCE] = {"presence", 0},
     [MICA_SAMPLE_FREQUENCY] = {"frequency", 0},
+    [MICA_SAMPLE_TYPICAL_P] = {"typical_p", 1},
 };
 
 static mica_status infer(void *desc, mica_why *why)
@@ -95,6 +112,10 @@ static mica_status check(const void *desc, mica_why *why)
     if (d->x.dims[1] > SAMPLE_COLUMNS)
         return mica_invalid(why, "x has %lld columns, %d are legal", (long long)d->x.dims[1],
                             SAMPLE_COLUMNS);
+    const bool top = mica_tensor_given(&d->top_tokens) || mica_tensor_given(&d->top_logprobs);
+    if (top && (top_of(d) < 1 || top_of(d) > SAMPLE_TOP))
+        return mica_invalid(why, "top_tokens and top_logprobs have %lld columns, 1 to %d are legal",
+                            (long long)top_of(d), SAMPLE_TOP);
     const bool logits = d->input == MICA_SAMPLE_LOGITS;
     if (!logits && (mica_tensor_given(&d->bias) || mica_tensor_given(&d->counts)))
         return mica_invalid(why, "%s is for input=logits, this is probabilities",
@@ -135,6 +156,7 @@ static double parameter(const mica_sample_desc *d, int arg, uint64_t seed, uint6
     case MICA_SAMPLE_TOP_KS:
         return (int)(end ? 0 : spread(1, columns < 100 ? columns : 100, seed, i));
     case MICA_SAMPLE_TOP_PS:
+    case MICA_SAMPLE_TYPICAL_PS:
         return end ? (double)(i & 1) : (float)spread(0.1, 1, seed, i);
     case MICA_SAMPLE_MIN_PS:
         return end ? 0 : (float)spread(0, 0.2, seed, i);
@@ -198,6 +220,7 @@ static const place places[] = {
     PLACE(REPETITIONS, repetition, MICA_SAMPLE_REPETITION),
     PLACE(PRESENCES, presence, MICA_SAMPLE_PRESENCE),
     PLACE(FREQUENCIES, frequency, MICA_SAMPLE_FREQUENCY),
+    PLACE(TYPICAL_PS, typical_p, MICA_SAMPLE_TYPICAL_P),
 };
 enum { PLACES = sizeof places / sizeof *places };
 
@@ -214,8 +237,13 @@ void mica_sample_args_make(const mica_sample_desc *d, mica_sample_args *a)
         operand(a, i)->row = t->strides[0], operand(a, i)->column = t->strides[1];
     }
     a->token_row = d->token.strides[0], a->logprob_row = d->logprob.strides[0];
-    a->raw = mica_tensor_given(&d->logprob) && d->logprobs == MICA_SAMPLE_RAW;
-    a->long_token = d->token.dtype == MICA_S64;
+    a->top_token_row = d->top_tokens.strides[0], a->top_token_column = d->top_tokens.strides[1];
+    a->top_logprob_row = d->top_logprobs.strides[0];
+    a->top_logprob_column = d->top_logprobs.strides[1];
+    if (mica_tensor_given(&d->top_tokens) || mica_tensor_given(&d->top_logprobs))
+        a->top = top_of(d);
+    a->raw = (a->top || mica_tensor_given(&d->logprob)) && d->logprobs == MICA_SAMPLE_RAW;
+    a->long_token = d->token.dtype == MICA_S64, a->long_top = d->top_tokens.dtype == MICA_S64;
 }
 
 void mica_sample_args_scalars(const double *values, mica_sample_args *a)
@@ -233,6 +261,8 @@ void mica_sample_args_point(const mica_sample_desc *d, void *const *run_args, mi
             operand(a, i)->at = run_args[places[i].arg];
     a->token = run_args[MICA_SAMPLE_TOKEN];
     if (mica_tensor_given(&d->logprob)) a->logprob = run_args[MICA_SAMPLE_LOGPROB];
+    if (mica_tensor_given(&d->top_tokens)) a->top_token = run_args[MICA_SAMPLE_TOP_TOKENS];
+    if (mica_tensor_given(&d->top_logprobs)) a->top_logprob = run_args[MICA_SAMPLE_TOP_LOGPROBS];
 }
 
 static const mica_engine *const engines[] = {&mica_sample_cpu, &mica_engine_ref, &mica_sample_cuda,
@@ -240,7 +270,7 @@ static const mica_engine *const engines[] = {&mica_sample_cpu, &mica_engine_ref,
 
 const mica_op mica_op_sample = {
     .name = "sample",
-    .doc = "Tokens drawn from logits: temperature, top_k, top_p, min_p, penalties",
+    .doc = "Tokens drawn from logits: temperature, top_k, top_p, min_p, typical_p, penalties",
     .desc_size = sizeof(mica_sample_desc),
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,

@@ -12,7 +12,7 @@
 /* Elements are ordered by digits, the largest first: the leading bits of their keys, twice 9 bits more, and the
  * column's number in pieces, and where so few are left that the list holds them they are sorted there. */
 constexpr int SHIFT = 18, BINS = (SAMPLE_BITS << (23 - SHIFT)) + 1, PIECE_BITS = 11, DIGITS = SAMPLE_COLUMNS >> PIECE_BITS;
-constexpr int LIST = 2048, SLOTS = 4, DEEP = PROCESSED || VECTOR < 4 ? 1 : 4 /* batches in flight when the row is read first */, CHUNKS = BLOCK * SLOTS, WARPS = BLOCK / 32;
+constexpr int LIST = 2048, SLOTS = 4, DEEP = PROCESSED || VECTOR < 4 ? 1 : 2 /* batches in flight when the row is read first */, CHUNKS = BLOCK * SLOTS, WARPS = BLOCK / 32;
 static_assert(1 << PIECE_BITS <= LIST, "what has all digits in common fits the list");
 constexpr float MARGIN = PROBABILITIES ? 0.0f : 0x1p-18f; /* farther apart exponentials are in order */
 
@@ -80,18 +80,18 @@ __device__ __forceinline__ int batches_of_chunk(const row &r)
     return (batches_of(r) + SLOTS * DEEP - 1) / (SLOTS * DEEP) * DEEP;
 }
 
-/* f(column, element) of the thread `lane`'s share of so many batches from one on. */
-template <int COUNT = 1, typename F> __device__ __forceinline__ void each_of_batch(const row &r, int batch, int lane, F f)
+/* f(column, element) of the thread `lane`'s share of so many vectors from a batch on. */
+template <int VECTORS, typename F> __device__ __forceinline__ void each_of_vectors(const row &r, int vector, int lane, F f)
 {
-    lanes<x_t, VECTOR> raw[COUNT * BATCH];
-    const int first = (batch * BATCH * BLOCK + lane) * VECTOR;
+    lanes<x_t, VECTOR> raw[VECTORS];
+    const int first = (vector * BLOCK + lane) * VECTOR;
 #pragma unroll
-    for (int b = 0; b < COUNT * BATCH; b++) {
+    for (int b = 0; b < VECTORS; b++) {
         const int c = first + b * (BLOCK * VECTOR);
         if (c + VECTOR <= r.columns) raw[b] = fetch<VECTOR>(r.x + (VECTOR > 1 ? (s64)c : c * r.a.x.column), r.a.whole);
     }
 #pragma unroll
-    for (int b = 0; b < COUNT * BATCH; b++) {
+    for (int b = 0; b < VECTORS; b++) {
         const int c = first + b * (BLOCK * VECTOR);
         if (c + VECTOR <= r.columns) {
             float v[VECTOR];
@@ -103,6 +103,17 @@ template <int COUNT = 1, typename F> __device__ __forceinline__ void each_of_bat
         }
     }
 }
+template <int COUNT = 1, typename F> __device__ __forceinline__ void each_of_batch(const row &r, int batch, int lane, F f)
+{
+    each_of_vectors<COUNT * BATCH>(r, batch * BATCH, lane, f);
+}
+/* The same of the whole row, few at a time: where much is done to each. */
+constexpr int FEW = BATCH * VECTOR < 4 ? BATCH : VECTOR < 4 ? 4 / VECTOR : 1;
+template <typename F> __device__ __forceinline__ void each_of_row(const row &r, F f)
+{
+    for (int vector = 0; vector < batches_of(r) * BATCH; vector += FEW) each_of_vectors<FEW>(r, vector, threadIdx.x, f);
+}
+
 /* ---- of all threads ---- */
 
 template <typename Op> __device__ __forceinline__ u64 block_reduce(u64 v, Op op)
@@ -128,6 +139,30 @@ __device__ __forceinline__ u64 standing(float v, int c)
     return v == SAMPLE_NEVER ? 0 : (u64)sample_order(v) << 32 | (u32)(SAMPLE_COLUMNS - c);
 }
 __device__ __forceinline__ int column_of(u64 element) { return SAMPLE_COLUMNS - (int)(u32)element; }
+
+/* Where the largest stands, the chunks' maxima, and the maximum of the row as it came, if it is needed: all before
+ * the temperature, so that fewer parameters are in registers. */
+__device__ __forceinline__ u64 find_largest(const row &r, float &raw_max)
+{
+    float best = SAMPLE_NEVER, raw_best = SAMPLE_NEVER;
+    int at = 0;
+    for (int slot = 0; slot < SLOTS; slot++) {
+        const int each_chunk = batches_of_chunk(r), begin = slot * each_chunk;
+        float most = SAMPLE_NEVER;
+        for (int batch = begin; batch < begin + each_chunk && batch < batches_of(r); batch += DEEP)
+            each_of_batch<DEEP>(r, batch, threadIdx.x, [&](int c, float x) {
+                const float v = r.penalised(c, x);
+                most = v > most ? v : most;
+                if (v > best) best = v, at = c;
+                if constexpr (PROCESSED)
+                    if (r.a.raw) raw_best = raw_value(x) > raw_best ? raw_value(x) : raw_best;
+            });
+        shared().chunk_max[slot * BLOCK + threadIdx.x] = most;
+    }
+    if constexpr (!PROCESSED) raw_best = best;
+    raw_max = r.a.raw ? sample_unorder((u32)(block_reduce(standing(raw_best, 0), larger()) >> 32)) : SAMPLE_NEVER;
+    return block_reduce(standing(best, at), larger());
+}
 
 /* ---- weights in bins ---- */
 
@@ -280,23 +315,41 @@ struct pass {
     u32 prefix, piece, least;
     float max;
     bin *bins;
+    sample_left left; /* where something is left out as not typical */
 };
 
-/* One text for all passes: its loops are long. Returns the thread's sum of weights. */
+__device__ __forceinline__ void take_key(const pass &p, u32 key, int c)
+{
+    if (!has_prefix(p.levels, p.prefix, p.piece, key, c)) return;
+    if (p.what == TO_BINS)
+        bin_add(&p.bins[digit_of(p.levels, key, c)], key);
+    else
+        list_add(sample_element(key, c));
+}
+
+__device__ __noinline__ void each_typical_key(const row &r, const pass &p)
+{
+    each_of_row(r, [&](int c, float x) {
+        const u32 key = key_of(r.value(c, x), p.max, p.least);
+        if (key && sample_is_left(&p.left, key, c)) take_key(p, key, c);
+    });
+}
+
+/* One text for all other passes: its loops are long. Returns the thread's sum of weights. */
 __device__ __noinline__ u64 each_key(const row &r, const pass &p)
 {
     u64 sum = 0;
+    if (p.left.deviation != ~0u) {
+        each_typical_key(r, p);
+        return 0;
+    }
     for (int batch = 0; batch < batches_of(r); batch++)
         each_of_batch(r, batch, threadIdx.x, [&](int c, float x) {
             const u32 key = key_of(p.raw ? raw_value(x) : r.value(c, x), p.max, p.least);
             if (p.what == SUM)
                 sum += sample_weight(key);
-            else if (!has_prefix(p.levels, p.prefix, p.piece, key, c))
-                return;
-            else if (p.what == TO_BINS)
-                bin_add(&p.bins[digit_of(p.levels, key, c)], key);
             else
-                list_add((u64)key << 32 | (u32)(SAMPLE_COLUMNS - c));
+                take_key(p, key, c);
         });
     return sum;
 }
@@ -311,10 +364,10 @@ __device__ __forceinline__ void clear_bins(bin *bins, int n)
 /* ---- places in the order of all ---- */
 
 /* The element at which the target is reached, and the sums up to it; bins of level 0 are filled. */
-__device__ __noinline__ int find(const row &r, float max, u32 least, bool counted, u64 target, sums &through)
+__device__ __noinline__ u64 find(const row &r, float max, const sample_left &left, bool counted, u64 target, sums &through)
 {
     sums before = {0, 0};
-    pass p = {TO_BINS, false, 0, 0, 0, least, max, shared().first_bins};
+    pass p = {TO_BINS, false, 0, 0, 0, left.least, max, shared().first_bins, left};
     u32 inside;
     for (;;) {
         const int n = digits_at(p.levels), level = p.levels;
@@ -338,14 +391,14 @@ __device__ __noinline__ int find(const row &r, float max, u32 least, bool counte
     list_begin();
     each_key(r, p);
     list_sort();
-    return column_of(shared().list[list_reach((int)inside, counted, target, before, through)]);
+    return shared().list[list_reach((int)inside, counted, target, before, through)];
 }
 
 /* The sums of all that have weights. */
-__device__ __forceinline__ sums fill_bins(const row &r, float max, u32 least)
+__device__ __forceinline__ sums fill_bins(const row &r, float max, const sample_left &left)
 {
     clear_bins(shared().first_bins, BINS);
-    each_key(r, pass{TO_BINS, false, 0, 0, 0, least, max, shared().first_bins});
+    each_key(r, pass{TO_BINS, false, 0, 0, 0, left.least, max, shared().first_bins, left});
     __syncthreads();
     u64 count = 0, weight = 0;
     for (int i = threadIdx.x; i < BINS; i += BLOCK) {
@@ -355,15 +408,87 @@ __device__ __forceinline__ sums fill_bins(const row &r, float max, u32 least)
     return sums{block_reduce(count, plus()), block_reduce(weight, plus())};
 }
 
-__device__ int draw_from_all(const row &r, float max, u64 &left)
+/* ---- typical_p ---- */
+
+/* Bins without units. */
+__device__ __forceinline__ void deviation_add(const sample_left &left, bin *bins, int shift, u32 prefix, u32 key)
 {
-    const u32 least = sample_least(&r.p);
-    sums s = fill_bins(r, max, least), unused;
-    if (s.count > (u64)r.p.top_k) find(r, max, least, true, (u64)r.p.top_k, s);
-    const u64 nucleus = sample_nucleus(&r.p, s.weight);
-    if (nucleus < s.weight) find(r, max, least, false, nucleus, s);
-    left = s.weight;
-    return find(r, max, least, false, sample_target(&r.p, s.weight), unused);
+    const u32 deviation = sample_deviation(key, left.mean);
+    if (deviation >> shift >> 10 != prefix >> shift >> 10) return;
+    const u64 weight = sample_weight(key);
+    bin *b = &bins[deviation >> shift & 1023];
+    const u32 carry = atomicAdd(&b->low, (u32)weight) + (u32)weight < (u32)weight ? 1u : 0u;
+    const u32 high = (u32)(weight >> 32) + carry;
+    if (high) atomicAdd(&b->high, high);
+}
+
+/* Sums of the two halves of the moments of what is left; with bins, weights of deviations instead: those that begin
+ * as `prefix` above shift + 10, by the next ten bits. */
+__device__ __noinline__ sums each_deviation(const row &r, float max, const sample_left &left, bin *bins, int shift, u32 prefix)
+{
+    sums s = {0, 0};
+    each_of_row(r, [&](int c, float x) {
+        const u32 key = key_of(r.value(c, x), max, left.least);
+        if (sample_element(key, c) < left.cut || key == 0) return;
+        if (bins == nullptr) {
+            const u64 moment = sample_moment(key);
+            s.count += moment >> 32, s.weight += (u32)moment;
+            return;
+        }
+        deviation_add(left, bins, shift, prefix, key);
+    });
+    return s;
+}
+
+/* Of weights that sum to `sum`; the sum of those left, whose bins of level 0 are filled. */
+__device__ __forceinline__ u64 leave_typical(const row &r, float max, u64 sum, sample_left &left)
+{
+    const sums moments = each_deviation(r, max, left, nullptr, 0, 0);
+    const u64 high = block_reduce(moments.count, plus()), low = block_reduce(moments.weight, plus());
+    left.mean = sample_mean(high, low, sum);
+    const u64 target = sample_reached(r.p.typical_p, sum);
+    sums before = {0, 0}, through;
+    u32 prefix = 0;
+    for (int shift = 20; shift >= 0; shift -= 10) {
+        clear_bins(shared().bins, 1024);
+        each_deviation(r, max, left, shared().bins, shift, prefix);
+        prefix |= (u32)reach(1024, false, target, before, through,
+                             [](int i) { return sums{0, (u64)shared().bins[i].high << 32 | shared().bins[i].low}; })
+                  << shift;
+    }
+    left.deviation = prefix;
+    return fill_bins(r, max, left).weight;
+}
+
+/* The same of the first n, at most a block's threads, of the list. Deviations stand where the chunks' maxima stood. */
+__device__ __forceinline__ u64 leave_typical_of_few(const row &r, int n, u64 sum, sample_left &left)
+{
+    const int i = threadIdx.x;
+    const u32 key = i < n ? (u32)(shared().list[i] >> 32) : 0;
+    const u64 moment = key ? sample_moment(key) : 0;
+    const u64 high = block_reduce(moment >> 32, plus()), low = block_reduce((u64)(u32)moment, plus());
+    left.mean = sample_mean(high, low, sum);
+    const u64 target = sample_reached(r.p.typical_p, sum);
+    const u32 deviation = key ? sample_deviation(key, left.mean) : ~0u;
+    if (i < n) shared().chunk_max[i] = __uint_as_float(deviation);
+    __syncthreads();
+    u64 weight = 0; /* of those as typical */
+    for (int j = 0; j < n; j++)
+        if (key && __float_as_uint(shared().chunk_max[j]) <= deviation) weight += sample_weight((u32)(shared().list[j] >> 32));
+    left.deviation = ~(u32)block_reduce(key && weight >= target ? ~deviation : 0, larger());
+    return block_reduce(key && deviation <= left.deviation ? sample_weight(key) : 0, plus());
+}
+
+__device__ int draw_from_all(const row &r, float max, u64 &weight, sample_left &left)
+{
+    left = sample_left_from(sample_least(&r.p));
+    sums s = fill_bins(r, max, left), unused;
+    if (s.count > (u64)r.p.top_k) left.cut = find(r, max, left, true, (u64)r.p.top_k, s);
+    const u64 nucleus = sample_reached(r.p.top_p, s.weight);
+    if (nucleus < s.weight) left.cut = find(r, max, left, false, nucleus, s);
+    if (r.p.typical_p < 1) s.weight = leave_typical(r, max, s.weight, left);
+    weight = s.weight;
+    return column_of(find(r, max, left, false, sample_target(&r.p, s.weight), unused));
 }
 
 /* ---- top_k by chunks ---- */
@@ -389,12 +514,13 @@ __device__ __forceinline__ float threshold_of(int k)
 }
 
 /* The token if the list holds all that may be among the first k, else -1. */
-__device__ __forceinline__ int draw_from_few(const row &r, float max, u64 &left)
+__device__ __forceinline__ int draw_from_few(const row &r, float max, u64 &weight, sample_left &left)
 {
     const int k = (int)r.p.top_k;
     const float threshold = threshold_of(k), from = add32(threshold, -MARGIN);
     if (threshold == SAMPLE_NEVER) return -1;
     const u32 least = sample_least(&r.p);
+    left = sample_left_from(least);
     list_begin();
     for (int chunk = threadIdx.x; chunk < CHUNKS; chunk += BLOCK) {
         if (!(shared().chunk_max[chunk] >= from)) continue;
@@ -412,23 +538,135 @@ __device__ __forceinline__ int draw_from_few(const row &r, float max, u64 &left)
         shared().list[i] = (u64)key_of(__uint_as_float((u32)(e >> 32)), max, least) << 32 | (u32)e;
     }
     list_sort();
-    const int n = (int)shared().list_count < k ? (int)shared().list_count : k;
+    int n = (int)shared().list_count < k ? (int)shared().list_count : k;
     sums before = {0, 0}, s;
     list_reach(n, false, ~(u64)0, before, s);
-    const u64 nucleus = sample_nucleus(&r.p, s.weight);
+    const u64 nucleus = sample_reached(r.p.top_p, s.weight);
     before = {0, 0};
-    if (nucleus < s.weight) list_reach(n, false, nucleus, before, s);
-    left = s.weight;
+    if (nucleus < s.weight) n = list_reach(n, false, nucleus, before, s) + 1;
+    left.cut = shared().list[n - 1];
+    if (r.p.typical_p < 1) s.weight = leave_typical_of_few(r, n, s.weight, left);
+    weight = s.weight;
     before = {0, 0};
     const u64 target = sample_target(&r.p, s.weight);
-    return column_of(shared().list[list_reach(n, false, target, before, s)]);
+    if (left.deviation == ~0u) return column_of(shared().list[list_reach(n, false, target, before, s)]);
+    return column_of(shared().list[reach(n, false, target, before, s, [&](int i) {
+        const u32 key = (u32)(shared().list[i] >> 32);
+        return sums{0, key && sample_deviation(key, left.mean) <= left.deviation ? sample_weight(key) : 0};
+    })]);
 }
 
 /* ---- log-probabilities ---- */
 
 __device__ __forceinline__ u64 sum_weights(const row &r, float max, bool raw)
 {
-    return block_reduce(each_key(r, pass{SUM, raw, 0, 0, 0, 0, max, nullptr}), plus());
+    return block_reduce(each_key(r, pass{SUM, raw, 0, 0, 0, 0, max, nullptr, sample_left_from(0)}), plus());
+}
+
+/* ---- the largest ---- */
+
+constexpr int TOP_BITS = 11, TOP_SHIFT = 44; /* 54 bits of a rank by digits of 11 */
+static_assert(1 << TOP_BITS <= DIGITS, "a digit of ranks has a bin for each of its values");
+
+/* What the largest are sought among: all, or what is left to draw from; by a maximum of the row. */
+struct among {
+    bool raw, all;
+    float max;
+    sample_left left;
+};
+
+__device__ __forceinline__ bool is_among(const among &m, float v, int c)
+{
+    const u32 key = key_of(v, m.max, m.left.least);
+    return key && sample_is_left(&m.left, key, c);
+}
+
+/* Ranks from `from` on are put into the list; with bins counted instead: those that begin as `from` above shift +
+ * TOP_BITS, by the next digit. */
+__device__ __noinline__ void each_rank(const row &r, const among &m, bin *bins, int shift, u64 from)
+{
+    each_of_row(r, [&](int c, float x) {
+        const float v = m.raw ? raw_value(x) : r.value(c, x);
+        const u64 rank = sample_rank(v, c);
+        if (v == SAMPLE_NEVER || rank < from) return;
+        if (bins && rank >> shift >> TOP_BITS != from >> shift >> TOP_BITS) return;
+        if (!m.all && !is_among(m, v, c)) return;
+        if (bins)
+            atomicAdd(&bins[rank >> shift & ((1 << TOP_BITS) - 1)].count, 1u);
+        else
+            list_add(rank);
+    });
+}
+
+/* The list gets the n largest, sorted, and perhaps others behind them. So many are as large as the n-th of the
+ * threads' largest. */
+__device__ __forceinline__ void list_top(const row &r, const among &m, int n)
+{
+    u64 from = 0;
+    if (m.all && n <= BLOCK) {
+        float best = SAMPLE_NEVER;
+        for (int batch = 0; batch < batches_of(r); batch++)
+            each_of_batch(r, batch, threadIdx.x, [&](int c, float x) {
+                const float v = m.raw ? raw_value(x) : r.value(c, x);
+                best = v > best ? v : best;
+            });
+        for (int slot = 0; slot < SLOTS; slot++) shared().chunk_max[slot * BLOCK + threadIdx.x] = slot ? SAMPLE_NEVER : best;
+        from = sample_rank(threshold_of(n), SAMPLE_COLUMNS - 1);
+    }
+    list_begin();
+    each_rank(r, m, nullptr, 0, from);
+    __syncthreads();
+    if (shared().list_count > LIST) {
+        sums before = {0, 0}, through;
+        from = 0;
+        for (int shift = TOP_SHIFT;; shift -= TOP_BITS) {
+            constexpr int DIGIT = 1 << TOP_BITS;
+            clear_bins(shared().bins, DIGIT);
+            each_rank(r, m, shared().bins, shift, from);
+            const int at = reach(DIGIT, true, (u64)n, before, through,
+                                 [](int i) { return sums{shared().bins[DIGIT - 1 - i].count, 0}; });
+            from |= (u64)(DIGIT - 1 - at) << shift;
+            if (through.count <= LIST) break;
+        }
+        list_begin();
+        each_rank(r, m, nullptr, 0, from);
+    }
+    list_sort();
+}
+
+/* weight: the sum by which probabilities are; none: nothing may be chosen. */
+__device__ __forceinline__ void put_top(const row &r, const among &m, bool none, u64 weight)
+{
+    const int n = (int)r.a.top;
+    if (none)
+        list_begin();
+    else
+        list_top(r, m, n);
+    for (int i = threadIdx.x; i < n; i += BLOCK) {
+        const bool there = i < (int)shared().list_count;
+        const int token = there ? (int)sample_rank_column(shared().list[i]) : -1;
+        const s64 at = r.index * r.a.top_token_row + i * r.a.top_token_column;
+        if (r.a.top_token && r.a.long_top) ((s64 *)r.a.top_token)[at] = token;
+        if (r.a.top_token && !r.a.long_top) ((s32 *)r.a.top_token)[at] = token;
+        if (r.a.top_logprob)
+            r.a.top_logprob[r.index * r.a.top_logprob_row + i * r.a.top_logprob_column] =
+                there ? sample_logprob(PROBABILITIES, sample_unorder((u32)(shared().list[i] >> 22)), m.max, weight) : SAMPLE_NEVER;
+    }
+}
+
+/* The token's log-probability, and the largest. The token is -1 where nothing may be chosen. */
+__device__ __forceinline__ void put_logs(const row &r, const among &m, int token, u64 weight)
+{
+    if (token >= 0 && m.all) weight = sum_weights(r, m.max, m.raw);
+    if (threadIdx.x == 0 && r.a.logprob) {
+        float logprob = SAMPLE_NEVER;
+        if (token >= 0) {
+            const float x = widen<float>(r.x[token * r.a.x.column]);
+            logprob = sample_logprob(PROBABILITIES, m.raw ? raw_value(x) : r.value(token, x), m.max, weight);
+        }
+        r.a.logprob[r.index * r.a.logprob_row] = logprob;
+    }
+    if (r.a.top) put_top(r, m, token < 0, weight);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1) sample(const __grid_constant__ mica_sample_args a)
@@ -436,42 +674,25 @@ extern "C" __global__ void __launch_bounds__(BLOCK, 1) sample(const __grid_const
     overlap_wait();
     for (s64 index = blockIdx.x; index < a.rows; index += gridDim.x) {
         sample_row p;
-        sample_row_make(&a, index, &p);
+        if constexpr (PROCESSED) sample_row_make(&a, index, &p);
         const row r = {a, p, (const x_t *)a.x.at + index * a.x.row, index, (int)a.columns};
-        float best = SAMPLE_NEVER, raw_best = SAMPLE_NEVER;
-        int at = 0;
+        float raw_max;
+        const u64 first = find_largest(r, raw_max);
+        if constexpr (!PROCESSED) sample_row_make(&a, index, &p);
         for (int slot = 0; slot < SLOTS; slot++) {
-            const int each_chunk = batches_of_chunk(r), begin = slot * each_chunk;
-            float most = SAMPLE_NEVER;
-            for (int batch = begin; batch < begin + each_chunk && batch < batches_of(r); batch += DEEP)
-                each_of_batch<DEEP>(r, batch, threadIdx.x, [&](int c, float x) {
-                    const float v = r.penalised(c, x);
-                    most = v > most ? v : most;
-                    if (v > best) best = v, at = c;
-                    if (a.raw) raw_best = raw_value(x) > raw_best ? raw_value(x) : raw_best;
-                });
-            shared().chunk_max[slot * BLOCK + threadIdx.x] = r.tempered(most);
+            float &most = shared().chunk_max[slot * BLOCK + threadIdx.x];
+            most = r.tempered(most);
         }
-        const u64 first = block_reduce(standing(best, at), larger());
         int token = first ? column_of(first) : -1;
         const float max = first ? r.tempered(sample_unorder((u32)(first >> 32))) : SAMPLE_NEVER;
-        u64 left = 0;
+        u64 weight = 0;
+        sample_left left = sample_left_from(0);
         if (first && !p.greedy) {
             token = -1;
-            if (p.top_k <= LIST / 4) token = draw_from_few(r, max, left);
-            if (token < 0) token = draw_from_all(r, max, left);
+            if (p.top_k <= LIST / 4) token = draw_from_few(r, max, weight, left);
+            if (token < 0) token = draw_from_all(r, max, weight, left);
         }
-        if (a.logprob) {
-            float all = max, v = SAMPLE_NEVER;
-            if (a.raw) all = sample_unorder((u32)(block_reduce(standing(raw_best, 0), larger()) >> 32));
-            if (first && (a.raw || p.greedy)) left = sum_weights(r, all, a.raw);
-            if (first && threadIdx.x == 0) {
-                const float x = widen<float>(r.x[token * a.x.column]);
-                v = a.raw ? raw_value(x) : r.value(token, x);
-            }
-            if (threadIdx.x == 0)
-                a.logprob[index * a.logprob_row] = first ? sample_logprob(PROBABILITIES, v, all, left) : SAMPLE_NEVER;
-        }
+        if (a.logprob || a.top) put_logs(r, {(bool)a.raw, a.raw || p.greedy, a.raw ? raw_max : max, left}, token, weight);
         if (threadIdx.x == 0 && a.long_token) ((s64 *)a.token)[index * a.token_row] = token;
         if (threadIdx.x == 0 && !a.long_token) ((s32 *)a.token)[index * a.token_row] = token;
         __syncthreads();

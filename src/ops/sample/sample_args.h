@@ -14,13 +14,17 @@ typedef struct mica_sample_args {
     long long rows, columns;
     mica_sample_operand x, mask, bias, counts, prompt;
     mica_sample_operand temperature, top_k, top_p, min_p, seed, offset;
-    mica_sample_operand repetition, presence, frequency;
+    mica_sample_operand repetition, presence, frequency, typical_p;
     void *token;
     float *logprob; /* or NULL */
     long long token_row, logprob_row;
+    void *top_token;    /* or NULL */
+    float *top_logprob; /* or NULL */
+    long long top, top_token_row, top_token_column, top_logprob_row, top_logprob_column;
     int whole;      /* vectors of x are aligned */
-    int raw;        /* logprob is of x as it came */
+    int raw;        /* log-probabilities are of x as it came */
     int long_token; /* s64, else s32 */
+    int long_top;
 } mica_sample_args;
 
 #endif

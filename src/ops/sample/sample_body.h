@@ -9,7 +9,7 @@
 #include "ops/sample/sample_args.h"
 
 /* Weights are below 2^40 but for one; 2^22 of them sum below 2^63. */
-enum { SAMPLE_BITS = 40, SAMPLE_COLUMNS = 1 << 22 };
+enum { SAMPLE_BITS = 40, SAMPLE_COLUMNS = 1 << 22, SAMPLE_TOP = 1024 };
 /* The bits of 2^-40 in f32: what is below has no weight, and the key 0. Keys are the bits of shares
  * from there on, in the order of weights. */
 #define SAMPLE_LEAST ((127u - SAMPLE_BITS) << 23)
@@ -21,7 +21,7 @@ enum { SAMPLE_BITS = 40, SAMPLE_COLUMNS = 1 << 22 };
 
 /* A row's parameters. */
 typedef struct sample_row {
-    float temperature, top_p, min_p, repetition, presence, frequency;
+    float temperature, top_p, min_p, repetition, presence, frequency, typical_p;
     long long top_k;
     unsigned long long random;
     int greedy;
@@ -48,6 +48,7 @@ RANDOM void sample_row_make(const mica_sample_args *a, long long row, sample_row
     r->repetition = sample_number(a->repetition, row);
     r->presence = sample_number(a->presence, row);
     r->frequency = sample_number(a->frequency, row);
+    r->typical_p = sample_number(a->typical_p, row);
     r->top_k =
         a->top_k.at ? ((const int *)a->top_k.at)[row * a->top_k.row] : (long long)a->top_k.value;
     if (r->top_k <= 0 || r->top_k > a->columns) r->top_k = a->columns;
@@ -139,17 +140,79 @@ RANDOM unsigned sample_least(const sample_row *r)
     return r->min_p > 0 && bits > SAMPLE_LEAST ? bits : SAMPLE_LEAST;
 }
 
-/* Where top_p ends: the cumulated weight, of `sum`, that has to be reached. */
-RANDOM unsigned long long sample_nucleus(const sample_row *r, unsigned long long sum)
+/* Where top_p or typical_p ends: the cumulated weight, of `sum`, that has to be reached. */
+RANDOM unsigned long long sample_reached(float part, unsigned long long sum)
 {
-    if (!(r->top_p < 1)) return sum;
-    if (!(r->top_p > 0)) return 1;
-    const double exact = mul64(r->top_p, 0x1p32);
+    if (!(part < 1)) return sum;
+    if (!(part > 0)) return 1;
+    const double exact = mul64(part, 0x1p32);
     unsigned long long p = (unsigned long long)exact;
     if ((double)p < exact) p++;
     const unsigned long long low = p * (sum & 0xffffffffu) + 0xffffffffu;
     const unsigned long long reached = p * (sum >> 32) + (low >> 32);
     return reached ? reached : 1;
+}
+
+/* What is left to draw from: keys from `least` on, from the element `cut` on in the order of
+ * weights, and that deviate from `mean` by `deviation` at most. */
+typedef struct sample_left {
+    unsigned least, mean, deviation;
+    unsigned long long cut;
+} sample_left;
+
+RANDOM sample_left sample_left_from(unsigned least)
+{
+    const sample_left all = {least, 0, 0xffffffffu, 0};
+    return all;
+}
+
+/* A key and its column, in the order of weights. */
+RANDOM unsigned long long sample_element(unsigned key, long long c)
+{
+    return (unsigned long long)key << 32 | (unsigned)(SAMPLE_COLUMNS - c);
+}
+
+/* -log share, in 2^-24: below 2^29. */
+RANDOM unsigned sample_distance(unsigned key)
+{
+    float share;
+    memcpy(&share, &key, sizeof share);
+    return (unsigned)(int)mul32(random_log32(share), -0x1p24f);
+}
+
+/* Its products with weights, below 2^63 (x exp(-x) is below 1/2), are summed by halves of a word.
+ */
+RANDOM unsigned long long sample_moment(unsigned key)
+{
+    return sample_weight(key) * sample_distance(key);
+}
+
+/* The mean distance: a quotient below 2^29. */
+RANDOM unsigned sample_mean(unsigned long long high, unsigned long long low, unsigned long long sum)
+{
+    unsigned mean = 0;
+    high += low >> 32;
+    for (int bit = 31; bit >= 0; bit--) {
+        high = 2 * high + (low >> bit & 1);
+        if (high < sum) continue;
+        high -= sum;
+        mean |= 1u << bit;
+    }
+    return mean;
+}
+
+/* How far -log probability is from the entropy: what both have in common cancels out. */
+RANDOM unsigned sample_deviation(unsigned key, unsigned mean)
+{
+    const unsigned distance = sample_distance(key);
+    return distance > mean ? distance - mean : mean - distance;
+}
+
+/* Whether an element, not 0, is left. */
+RANDOM int sample_is_left(const sample_left *l, unsigned key, long long c)
+{
+    if (key < l->least || sample_element(key, c) < l->cut) return 0;
+    return l->deviation == 0xffffffffu || sample_deviation(key, l->mean) <= l->deviation;
 }
 
 /* The cumulated weight that the chosen token reaches. */
@@ -181,6 +244,16 @@ RANDOM float sample_unorder(unsigned bits)
     float v;
     memcpy(&v, &bits, sizeof v);
     return v;
+}
+
+/* Values, of equal ones columns, in the order of top_tokens, in 54 bits; back again. */
+RANDOM unsigned long long sample_rank(float v, long long c)
+{
+    return (unsigned long long)sample_order(v) << 22 | (unsigned)(SAMPLE_COLUMNS - 1 - c);
+}
+RANDOM long long sample_rank_column(unsigned long long rank)
+{
+    return SAMPLE_COLUMNS - 1 - (long long)(rank & (SAMPLE_COLUMNS - 1));
 }
 
 #endif

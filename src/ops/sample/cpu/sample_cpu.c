@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "cpu" of sample: a row per thread. The row's weights are put into bins by the leading bits
  * of their keys once; where a cumulated weight or count is reached is first found among bins, then
- * in the elements of one, bit by bit. Any strides; 12 bytes of workspace per column and thread. */
+ * in the elements of one, bit by bit. typical_p is found digit by digit of deviations, the largest
+ * values by a heap. Any strides; 12 bytes of workspace per column and thread. */
 #include "ops/sample/sample.h"
 #include "ops/convert/cpu/convert.h"
 #include "ops/sample/sample_body.h"
@@ -34,8 +35,12 @@ typedef struct work {
         float *values; /* then: */
         uint32_t *keys;
     };
-    uint64_t *list;
+    union {
+        uint64_t *list;
+        uint32_t *deviations;
+    };
     float max;
+    sample_left left;
 } work;
 
 static mica_status build(mica_plan *plan)
@@ -94,6 +99,14 @@ MICA_CLONES static void take_keys(int probabilities, const float *v, float max, 
     }
 }
 
+/* Distances of keys in their place, of those that are 0 anything. */
+MICA_CLONES static void take_deviations(const uint32_t *keys, uint32_t mean, uint32_t *to,
+                                        int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = sample_deviation(keys[i] ? keys[i] : SAMPLE_LEAST, mean);
+}
+
 /* ---- a row ---- */
 
 /* The values of a row from column c on. */
@@ -136,11 +149,9 @@ static void take_row(work *w, bool raw)
 }
 
 /* Weights of a row of values, whose maximum is not -inf. */
-static bin sum_up(work *w, uint32_t least)
+static bin sum_keys(work *w)
 {
     bin all = {0, 0};
-    take_keys(w->d->input == MICA_SAMPLE_PROBABILITIES, w->values, w->max, least, w->keys,
-              w->a.columns);
     memset(w->bins, 0, BINS * sizeof *w->bins);
     for (int64_t c = 0; c < w->a.columns; c++) {
         const uint32_t key = w->keys[c];
@@ -151,6 +162,13 @@ static bin sum_up(work *w, uint32_t least)
     }
     for (int i = 0; i < BINS; i++) all.count += w->bins[i].count, all.weight += w->bins[i].weight;
     return all;
+}
+
+static bin sum_up(work *w, uint32_t least)
+{
+    take_keys(w->d->input == MICA_SAMPLE_PROBABILITIES, w->values, w->max, least, w->keys,
+              w->a.columns);
+    return sum_keys(w);
 }
 
 static uint64_t measure(const bin *b, bool counted)
@@ -203,25 +221,135 @@ static int64_t find(work *w, bool counted, uint64_t target, bin *through)
     return SAMPLE_COLUMNS - (int64_t)(uint32_t)list[0];
 }
 
+/* All behind the place are left out. */
+static void cut_at(work *w, bool counted, uint64_t target, bin *s)
+{
+    const int64_t c = find(w, counted, target, s);
+    w->left.cut = sample_element(w->keys[c], c);
+}
+
+/* The least deviation up to which the weights reach the target, by three digits of ten bits. */
+static uint32_t reach_deviation(const work *w, uint64_t target)
+{
+    uint64_t digits[1024];
+    uint64_t before = 0;
+    uint32_t prefix = 0;
+    for (int shift = 20; shift >= 0; shift -= 10) {
+        memset(digits, 0, sizeof digits);
+        for (int64_t c = 0; c < w->a.columns; c++) {
+            const uint32_t deviation = w->deviations[c];
+            if (w->keys[c] && deviation >> shift >> 10 == prefix >> shift >> 10)
+                digits[deviation >> shift & 1023] += sample_weight(w->keys[c]);
+        }
+        uint32_t i = 0;
+        for (; before + digits[i] < target; i++) before += digits[i];
+        prefix |= i << shift;
+    }
+    return prefix;
+}
+
+/* Keys that are not typical become 0; the sums of the others. */
+static bin leave_typical(work *w, uint64_t sum)
+{
+    uint64_t high = 0, low = 0;
+    for (int64_t c = 0; c < w->a.columns; c++) {
+        if (sample_element(w->keys[c], c) < w->left.cut) w->keys[c] = 0;
+        const uint64_t moment = w->keys[c] ? sample_moment(w->keys[c]) : 0;
+        high += moment >> 32, low += moment & 0xffffffffu;
+    }
+    w->left.mean = sample_mean(high, low, sum);
+    take_deviations(w->keys, w->left.mean, w->deviations, w->a.columns);
+    w->left.deviation = reach_deviation(w, sample_reached(w->p.typical_p, sum));
+    for (int64_t c = 0; c < w->a.columns; c++)
+        if (w->deviations[c] > w->left.deviation) w->keys[c] = 0;
+    return sum_keys(w);
+}
+
 static int64_t draw(work *w, uint64_t *left)
 {
-    bin s = sum_up(w, sample_least(&w->p)), unused;
-    if (s.count > (uint64_t)w->p.top_k) find(w, true, (uint64_t)w->p.top_k, &s);
-    const uint64_t nucleus = sample_nucleus(&w->p, s.weight);
-    if (nucleus < s.weight) find(w, false, nucleus, &s);
+    w->left = sample_left_from(sample_least(&w->p));
+    bin s = sum_up(w, w->left.least), unused;
+    if (s.count > (uint64_t)w->p.top_k) cut_at(w, true, (uint64_t)w->p.top_k, &s);
+    const uint64_t nucleus = sample_reached(w->p.top_p, s.weight);
+    if (nucleus < s.weight) cut_at(w, false, nucleus, &s);
+    if (w->p.typical_p < 1) s = leave_typical(w, s.weight);
     *left = s.weight;
     return find(w, false, sample_target(&w->p, s.weight), &unused);
 }
 
-static float logprob_of(work *w, int64_t token, uint64_t left)
+/* Leaves the maximum and the sum of weights by which others have theirs. */
+static float logprob_of(work *w, int64_t token, uint64_t *left)
 {
     const bool raw = w->d->logprobs == MICA_SAMPLE_RAW;
     float own;
     if (token < 0) return SAMPLE_NEVER;
     if (raw) take_row(w, true);
     take_piece(w, token, 1, raw, &own);
-    if (raw || w->p.greedy) left = sum_up(w, SAMPLE_LEAST).weight;
-    return sample_logprob((int)w->d->input, own, w->max, left);
+    if (raw || w->p.greedy) *left = sum_up(w, SAMPLE_LEAST).weight;
+    return sample_logprob((int)w->d->input, own, w->max, *left);
+}
+
+/* ---- the largest ---- */
+
+/* The element at i goes down a heap of n whose smallest is on top. */
+static void sink(uint64_t *heap, int64_t i, int64_t n)
+{
+    for (int64_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && heap[child + 1] < heap[child]) child++;
+        if (heap[i] <= heap[child]) return;
+        const uint64_t e = heap[i];
+        heap[i] = heap[child], heap[child] = e;
+    }
+}
+
+/* Values of a row, or of what is left of it: the largest, in order, into the list. How many. */
+static int64_t take_top(work *w, bool all)
+{
+    const bool probabilities = w->d->input == MICA_SAMPLE_PROBABILITIES;
+    uint64_t *heap = w->list;
+    int64_t n = 0;
+    for (int64_t c = 0; c < w->a.columns; c++) {
+        const float v = w->values[c];
+        const uint64_t rank = sample_rank(v, c);
+        if (v == SAMPLE_NEVER || (n == w->a.top && rank < heap[0])) continue;
+        const uint32_t key = all ? 1 : sample_key(sample_share(probabilities, v, w->max));
+        if (!all && (key == 0 || !sample_is_left(&w->left, key, c))) continue;
+        if (n < w->a.top) {
+            heap[n++] = rank;
+            for (int64_t i = n == w->a.top ? n / 2 : 0; i-- > 0;) sink(heap, i, n);
+        } else {
+            heap[0] = rank;
+            sink(heap, 0, n);
+        }
+    }
+    for (int64_t i = n < w->a.top ? n / 2 : 0; i-- > 0;) sink(heap, i, n);
+    for (int64_t k = n - 1; k > 0; k--) { /* the smallest to the end */
+        const uint64_t e = heap[0];
+        heap[0] = heap[k], heap[k] = e;
+        sink(heap, 0, k);
+    }
+    return n;
+}
+
+static void put_top(work *w, bool none, uint64_t left)
+{
+    const mica_sample_args *a = &w->a;
+    const bool raw = w->d->logprobs == MICA_SAMPLE_RAW;
+    int64_t n = 0;
+    if (!none) {
+        take_row(w, raw);
+        n = take_top(w, raw || w->p.greedy);
+    }
+    for (int64_t i = 0; i < a->top; i++) {
+        const int64_t token = i < n ? sample_rank_column(w->list[i]) : -1;
+        const int64_t at = w->row * a->top_token_row + i * a->top_token_column;
+        if (a->top_token && a->long_top) ((int64_t *)a->top_token)[at] = token;
+        if (a->top_token && !a->long_top) ((int32_t *)a->top_token)[at] = (int32_t)token;
+        if (a->top_logprob)
+            a->top_logprob[w->row * a->top_logprob_row + i * a->top_logprob_column] =
+                i < n ? sample_logprob((int)w->d->input, w->values[token], w->max, left)
+                      : SAMPLE_NEVER;
+    }
 }
 
 static void do_row(work *w)
@@ -242,7 +370,10 @@ static void do_row(work *w)
         ((int64_t *)a->token)[w->row * a->token_row] = token;
     else
         ((int32_t *)a->token)[w->row * a->token_row] = (int32_t)token;
-    if (a->logprob) a->logprob[w->row * a->logprob_row] = logprob_of(w, token, left);
+    if (!a->logprob && !a->top) return;
+    const float logprob = logprob_of(w, token, &left);
+    if (a->logprob) a->logprob[w->row * a->logprob_row] = logprob;
+    if (a->top) put_top(w, token < 0, left);
 }
 
 static mica_status run(const mica_plan *plan, const mica_run *run)
