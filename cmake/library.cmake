@@ -53,7 +53,7 @@ set_source_files_properties(src/ops/gemm/cpu/gemm_cpu.c PROPERTIES
   COMPILE_OPTIONS $<$<C_COMPILER_ID:GNU>:-fno-version-loops-for-strides>)
 # Bits that are those of the kernel: each product and sum is rounded by itself.
 set(rounded ${sources})
-list(FILTER rounded INCLUDE REGEX "/ops/random/|/ops/sample/|/ops/softmax/variants/|/ops/quantize_blocks/|/ops/moe_route/|/ops/grid_sample/|/ops/roi_align/|/ops/nms/|/ops/deform_conv/")
+list(FILTER rounded INCLUDE REGEX "/ops/random/|/ops/sample/|/ops/speculate/|/ops/softmax/variants/|/ops/quantize_blocks/|/ops/moe_route/|/ops/grid_sample/|/ops/roi_align/|/ops/nms/|/ops/deform_conv/")
 set_property(SOURCE ${rounded} APPEND PROPERTY COMPILE_OPTIONS -ffp-contract=off)
 # Fuzz targets plan and run nothing: what computes need not be fast there, and takes half of the build.
 if(MICA_FUZZ)

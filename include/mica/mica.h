@@ -88,5 +88,6 @@
 #include "mica/integer_gemm.h"         /* integer_gemm */
 #include "mica/random.h"               /* random, dropout */
 #include "mica/sample.h"               /* sample */
+#include "mica/speculate.h"            /* speculate */
 
 #endif

@@ -333,6 +333,63 @@ class Others(unittest.TestCase):
         half = mica.deform_conv(x, w, offset, mask=np.full((2, 9, 4, 5), 0.5, np.float32))
         np.testing.assert_allclose(half, moved / 2, rtol=1e-5, atol=1e-5)
 
+    def test_typical_tokens(self):
+        """What transformers' TypicalLogitsWarper leaves: by distance to the entropy, up to the mass, all as near as the last."""
+        x = 3 * normal(5, 400)
+        p = np.exp(x.astype(np.float64))
+        p /= p.sum(1, keepdims=True)
+        distance = np.abs(-np.log(p) + (p * np.log(p)).sum(1, keepdims=True))
+        for mass in (0.2, 0.5, 0.95):
+            _, columns, logprobs = mica.sample(x, typical_p=mass, logprobs="processed", top_tokens=np.empty((5, 400), np.int64),
+                                               top_logprobs=np.empty((5, 400), np.float32))
+            for row in range(5):
+                order = np.argsort(distance[row], kind="stable")
+                last = np.searchsorted(np.cumsum(p[row][order]), mass)
+                kept = np.flatnonzero(distance[row] <= distance[row][order[last]])
+                best = kept[np.argsort(-x[row][kept], kind="stable")]
+                n = len(kept)
+                np.testing.assert_array_equal(columns[row], np.append(best, np.full(400 - n, -1)))
+                np.testing.assert_allclose(logprobs[row, :n], np.log(p[row][best] / p[row][kept].sum()), atol=2e-6)
+                self.assertTrue(np.all(logprobs[row, n:] == -np.inf))
+
+    def test_largest_tokens(self):
+        x = np.round(4 * normal(3, 500)) / np.float32(4)
+        _, columns, logprobs = mica.sample(x, top_k=3, top_tokens=np.empty((3, 30), np.int32), top_logprobs=np.empty((3, 30), np.float32))
+        order = np.argsort(-x, axis=1, kind="stable")[:, :30]
+        np.testing.assert_array_equal(columns, order)
+        logs = x - np.log(np.exp(x.astype(np.float64)).sum(1, keepdims=True))
+        np.testing.assert_allclose(logprobs, np.take_along_axis(logs, order, 1), atol=2e-6)
+
+    def test_speculated_tokens(self):
+        """Whatever the draft model, tokens are distributed as the target's: chi-square, whose 99.9 % of 5 degrees is 20.5."""
+        rows, columns = 20000, 6
+        random = np.random.default_rng(1)
+        p, q = random.random((3, columns)) ** 2, random.random((2, columns)) ** 2
+        p, q = p / p.sum(1, keepdims=True), q / q.sum(1, keepdims=True)
+        drafts = np.stack([random.choice(columns, rows, p=row) for row in q], 1)
+
+        def spread(a):
+            return np.broadcast_to(a.astype(np.float32), (rows, *a.shape)).copy()
+
+        def chi(tokens, expected):
+            expected = expected * len(tokens)
+            return ((np.bincount(tokens, minlength=columns) - expected) ** 2 / expected).sum()
+
+        for given in (dict(q=spread(q)), {}):
+            chain = drafts if given else np.full((rows, 2), 3)
+            tokens, accepted = mica.speculate(spread(p), drafts=chain, seed=5, **given)
+            for i in range(3):
+                reached = tokens[accepted >= i]
+                self.assertLess(chi(reached[:, i], p[i]), 20.5)
+                self.assertTrue(np.all(tokens[accepted < i][:, i] == -1))
+                np.testing.assert_array_equal(reached[:, :i], chain[accepted >= i][:, :i])
+            rate = np.minimum(p[0], q[0]).sum() if given else p[0, 3]
+            self.assertLess(abs(np.mean(accepted > 0) - rate), 4 * np.sqrt(rate * (1 - rate) / rows))
+        greedy = np.eye(columns)[[[2, 4, 1], [2, 5, 0]]].astype(np.float32)
+        tokens, accepted = mica.speculate(greedy, drafts=np.array([[2, 3], [2, 5]]))
+        np.testing.assert_array_equal(tokens, [[2, 4, -1], [2, 5, 0]])
+        np.testing.assert_array_equal(accepted, [1, 2])
+
     def test_suppressed_boxes(self):
         boxes = np.array([[0, 0, 2, 1], [0, 0, 1, 1], [5, 5, 6, 6], [0, 0, 2, 1]], np.float32)
         scores = np.array([0.5, 0.9, 0.1, 0.4], np.float32)
