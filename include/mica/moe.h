@@ -22,7 +22,14 @@
  * Any load of experts is served, with the same plan: all tokens may go to one.
  *
  * Types: x f64 f32 f16 bf16; weights, and u and h between the products, of x's type; sums in f32
- * (f64). Experts in few bits are not taken: quantized_gemm has no groups.
+ * (f64). In the forward pass experts may be in few bits, all three matrices of one type:
+ *
+ *   activations=plain  s4 u4 s8 u8 e4m3 e5m2 e2m1, x not f64: w[e,n,i] stands for (w - zeros)
+ *                      scales, `group` neighbours of a row sharing both, as quantized_gemm has it.
+ *                      x and h are not quantised
+ *   activations=e4m3   e4m3, with a scale for each square of 128 x 128 of an expert. x and h, as
+ *                      they are stored, become e4m3 with a scale for 128 neighbours of a row, as
+ *                      quantize makes them (pass=amax): a / 448, a being the largest magnitude
  *
  * Between the passes: fwd leaves u in `hidden`, if that is given, in the order of moe_permute's
  * rows, where rows of no choice are 0. bwd finds u again where it is not given, and
@@ -68,10 +75,21 @@ enum {
     MICA_MOE_DB3,
     MICA_MOE_DWEIGHTS,
     MICA_MOE_DLOGITS,
-    MICA_MOE_DROUTER
+    MICA_MOE_DROUTER,
+    MICA_MOE_SCALES1,
+    MICA_MOE_SCALES2,
+    MICA_MOE_SCALES3,
+    MICA_MOE_ZEROS1,
+    MICA_MOE_ZEROS2,
+    MICA_MOE_ZEROS3
 };
 
 typedef enum mica_moe_pass { MICA_MOE_FWD, MICA_MOE_BWD } mica_moe_pass;
+
+typedef enum mica_moe_activations {
+    MICA_MOE_ACTIVATIONS_PLAIN,
+    MICA_MOE_ACTIVATIONS_E4M3
+} mica_moe_activations;
 
 typedef struct mica_moe_desc {
     mica_moe_pass pass;         /* 0 means fwd */
@@ -108,6 +126,14 @@ typedef struct mica_moe_desc {
     bool renormalise;                       /* 0 means no */
     double scale;                           /* of the weights; 0 means 1 */
     int64_t capacity;                       /* most choices of an expert; 0 means no limit */
+    mica_moe_activations activations;       /* 0 means plain */
+    /* Of w1, w2, w3 in few bits: E x outputs x ceil(inputs/group), or one element, of f32, f16,
+     * bf16, e4m3, e8m0; activations=e4m3: E x ceil(outputs/128) x ceil(inputs/128) of f32. 0 means
+     * weights in few bits: inferred, as f32; else none */
+    mica_tensor scales1, scales2, scales3;
+    /* Of integers; as scales, of the weights' or the scales' type; 0 means none */
+    mica_tensor zeros1, zeros2, zeros3;
+    int64_t group; /* inputs with one scale; 0 means inferred: from scales, or all; e4m3: 128 */
 } mica_moe_desc;
 
 /* Makes a plan; see mica_plan_create. */

@@ -9,6 +9,7 @@ static const char *const compute_spellings[] = {
     [MICA_COMPUTE_DEFAULT] = "default", [MICA_COMPUTE_TF32] = "tf32", NULL};
 static const char *const scores[] = {"softmax", "sigmoid", NULL};
 static const char *const group_scores[] = {"sum2", "max", NULL};
+static const char *const activations[] = {"plain", "e4m3", NULL};
 
 #define FIELD(member, kind, ...) MICA_FIELD(mica_moe_desc, member, kind, __VA_ARGS__)
 #define GRADIENT(member)                                                                           \
@@ -59,6 +60,17 @@ static const mica_field fields[] = {
     FIELD(renormalise, FLAG, .doc = "weights of a token sum to scale"),
     FIELD(scale, F64, .def = 1, .doc = "factor of the weights"),
     FIELD(capacity, I64, .zero = "no limit", .positive = true, .doc = "most choices of an expert"),
+    FIELD(activations, ENUM, .spellings = activations,
+          .doc = "e4m3: x and h are quantised in blocks of 128"),
+    FIELD(scales1, TENSOR, .zero = "weights in few bits: inferred",
+          .doc = "of w1: E x rows x ceil(H/group), or one; e4m3: of squares of 128"),
+    FIELD(scales2, TENSOR, .zero = "weights in few bits: inferred", .doc = "of w2, likewise"),
+    FIELD(scales3, TENSOR, .zero = "weights in few bits: inferred", .doc = "of w3, likewise"),
+    FIELD(zeros1, TENSOR, .zero = "none", .doc = "zero points of w1, as its scales"),
+    FIELD(zeros2, TENSOR, .zero = "none", .doc = "of w2, likewise"),
+    FIELD(zeros3, TENSOR, .zero = "none", .doc = "of w3, likewise"),
+    FIELD(group, I64, .positive = true, .zero = "inferred from scales, or all",
+          .doc = "elements of a row of weights in few bits with one scale"),
 };
 
 /* ---- sizes ---- */
@@ -131,6 +143,143 @@ mica_moe_route_desc moe_route_of(const mica_moe_desc *d, mica_moe_route_pass pas
     return r;
 }
 
+/* ---- weights in few bits ---- */
+
+static int64_t ceil_div(int64_t n, int64_t by)
+{
+    return n > 0 ? (n - 1) / by + 1 : 0;
+}
+
+typedef struct codes {
+    const char *w, *scales, *zeros; /* names */
+    mica_tensor *weights, *scale, *zero;
+} codes;
+
+/* Of w1, w2, w3. */
+static void list_codes(const mica_moe_desc *desc, codes list[3])
+{
+    mica_moe_desc *d = (mica_moe_desc *)desc;
+    list[0] = (codes){"w1", "scales1", "zeros1", &d->w1, &d->scales1, &d->zeros1};
+    list[1] = (codes){"w2", "scales2", "zeros2", &d->w2, &d->scales2, &d->zeros2};
+    list[2] = (codes){"w3", "scales3", "zeros3", &d->w3, &d->scales3, &d->zeros3};
+}
+
+/* A single element that stands for all may have any rank. */
+static mica_tensor of_groups(const mica_moe_desc *d, const mica_tensor *w, const mica_tensor *own,
+                             mica_dtype type)
+{
+    const bool squares = d->activations == MICA_MOE_ACTIVATIONS_E4M3;
+    if (!squares && own->rank && mica_tensor_count(own) == 1) return *own;
+    const int64_t rows = squares ? ceil_div(w->dims[1], MOE_BLOCK) : w->dims[1];
+    const int64_t dims[] = {w->dims[0], rows, ceil_div(w->dims[2], d->group ? d->group : 1)};
+    return mica_tensor_packed(type, 3, dims);
+}
+
+static mica_tensor scales1_shape(const void *desc)
+{
+    const mica_moe_desc *d = desc;
+    return of_groups(d, &d->w1, &d->scales1, MICA_F32);
+}
+
+static mica_tensor scales2_shape(const void *desc)
+{
+    const mica_moe_desc *d = desc;
+    return of_groups(d, &d->w2, &d->scales2, MICA_F32);
+}
+
+static mica_tensor scales3_shape(const void *desc)
+{
+    const mica_moe_desc *d = desc;
+    return of_groups(d, &d->w3, &d->scales3, MICA_F32);
+}
+
+static mica_tensor zeros1_shape(const void *desc)
+{
+    const mica_moe_desc *d = desc;
+    return of_groups(d, &d->w1, &d->zeros1, d->w1.dtype);
+}
+
+static mica_tensor zeros2_shape(const void *desc)
+{
+    const mica_moe_desc *d = desc;
+    return of_groups(d, &d->w2, &d->zeros2, d->w2.dtype);
+}
+
+static mica_tensor zeros3_shape(const void *desc)
+{
+    const mica_moe_desc *d = desc;
+    return of_groups(d, &d->w3, &d->zeros3, d->w3.dtype);
+}
+
+/* Elements with one scale, by the first scales that say it. */
+static int64_t group_of(const mica_moe_desc *d)
+{
+    codes list[3];
+    int64_t most = 1;
+    list_codes(d, list);
+    for (int i = 0; i < 3; i++) {
+        const mica_tensor *w = list[i].weights;
+        if (mica_tensor_given(w) && w->dims[2] > most) most = w->dims[2];
+    }
+    for (int i = 0; i < 3; i++) {
+        const mica_tensor *w = list[i].weights, *s = list[i].scale;
+        if (mica_tensor_given(w) && s->rank == 3 && s->dims[2] > 1)
+            return ceil_div(w->dims[2], s->dims[2]);
+    }
+    return most;
+}
+
+static mica_status infer_codes(mica_moe_desc *d, mica_why *why)
+{
+    codes list[3];
+    list_codes(d, list);
+    if (d->x.dtype == MICA_F64)
+        return mica_invalid(why, "x is f64, w1 %s: weights in few bits are for f32, f16 and bf16",
+                            mica_dtype_name(d->w1.dtype));
+    if (d->pass == MICA_MOE_BWD)
+        return mica_invalid(why, "w1 is %s in bwd: experts in few bits have a forward pass only",
+                            mica_dtype_name(d->w1.dtype));
+    if (d->activations == MICA_MOE_ACTIVATIONS_E4M3) {
+        if (d->w1.dtype != MICA_E4M3)
+            return mica_invalid(why, "w1 is %s, with activations=e4m3 it must be e4m3",
+                                mica_dtype_name(d->w1.dtype));
+        if (d->group && d->group != MOE_BLOCK)
+            return mica_invalid(why, "group is %lld, with activations=e4m3 it is %d",
+                                (long long)d->group, MOE_BLOCK);
+        d->group = MOE_BLOCK;
+    }
+    if (!d->group) d->group = group_of(d);
+    for (int i = 0; i < 3; i++)
+        if (mica_tensor_given(list[i].weights) && !mica_tensor_given(list[i].scale))
+            list[i].scale->dtype = MICA_F32;
+    return MICA_OK;
+}
+
+static mica_status check_codes(const mica_moe_desc *d, mica_why *why)
+{
+    codes list[3];
+    list_codes(d, list);
+    for (int i = 0; i < 3; i++) {
+        const mica_dtype w = list[i].weights->dtype, s = list[i].scale->dtype;
+        const mica_dtype z = list[i].zero->dtype;
+        if (!moe_has_codes(d) && (s || z))
+            return mica_invalid(why, "%s is for weights in few bits, %s is %s",
+                                s ? list[i].scales : list[i].zeros, list[i].w, mica_dtype_name(w));
+        if (d->activations == MICA_MOE_ACTIVATIONS_E4M3 && s && s != MICA_F32)
+            return mica_invalid(why, "%s is %s, with activations=e4m3 it must be f32",
+                                list[i].scales, mica_dtype_name(s));
+        if (!z) continue;
+        if (!mica_dtype_is_integer(w))
+            return mica_invalid(why, "%s is for integers, %s is %s", list[i].zeros, list[i].w,
+                                mica_dtype_name(w));
+        if (z != w && z != s)
+            return mica_invalid(why, "%s is %s, it must be of %s's type, %s, or of %s', %s",
+                                list[i].zeros, mica_dtype_name(z), list[i].w, mica_dtype_name(w),
+                                list[i].scales, mica_dtype_name(s));
+    }
+    return MICA_OK;
+}
+
 /* ---- arguments ---- */
 
 #define ARG(member, FWD, BWD, FWD_NEED, BWD_NEED, ...)                                             \
@@ -141,12 +290,22 @@ mica_moe_route_desc moe_route_of(const mica_moe_desc *d, mica_moe_route_pass pas
 #define INPUT(member, NEED, ...) ARG(member, MICA_IN, MICA_IN, NEED, NEED, __VA_ARGS__)
 #define RESULT(member, NEED, ...)                                                                  \
     ARG(member, MICA_UNUSED, MICA_OUT, 0, NEED, .types = MICA_FLOATS, __VA_ARGS__)
-#define OF_X .types = MICA_FLOATS, .like = "x"
+#define OF_X     .types = MICA_FLOATS, .like = "x"
+#define INTEGERS (MICA_TYPE(S8) | MICA_TYPE(U8) | MICA_TYPE(S4) | MICA_TYPE(U4))
+#define EXPERTS_OF                                                                                 \
+    .types = MICA_FLOATS | INTEGERS | MICA_TYPE(E4M3) | MICA_TYPE(E5M2) | MICA_TYPE(E2M1),         \
+    .like = "x"
+#define SCALES_OF(member)                                                                          \
+    .types = COMMON | MICA_TYPE(E4M3) | MICA_TYPE(E8M0), .shape = member##_shape,                  \
+    .words = "groups of the weights"
+#define ZEROS_OF(member)                                                                           \
+    .types = COMMON | INTEGERS, .shape = member##_shape, .words = "groups of the weights"
+#define COMMON (MICA_TYPE(F32) | MICA_TYPE(F16) | MICA_TYPE(BF16))
 static const mica_arg args[] = {
     [MICA_MOE_X] = INPUT(x, MICA_NEEDED, .types = MICA_FLOATS),
-    [MICA_MOE_W1] = INPUT(w1, MICA_NEEDED, .like = "x", .dims = "ExWxH", .same = "x"),
-    [MICA_MOE_W2] = INPUT(w2, MICA_NEEDED, .like = "x", .dims = "ExOxI", .same = "x"),
-    [MICA_MOE_W3] = INPUT(w3, 0, .like = "x", .dims = "ExIxH", .same = "x"),
+    [MICA_MOE_W1] = INPUT(w1, MICA_NEEDED, EXPERTS_OF, .dims = "ExWxH"),
+    [MICA_MOE_W2] = INPUT(w2, MICA_NEEDED, EXPERTS_OF, .dims = "ExOxI", .same = "w1"),
+    [MICA_MOE_W3] = INPUT(w3, 0, EXPERTS_OF, .dims = "ExIxH", .same = "w1"),
     [MICA_MOE_B1] = INPUT(b1, 0, .types = MICA_FLOATS),
     [MICA_MOE_B2] = INPUT(b2, 0, .types = MICA_FLOATS),
     [MICA_MOE_B3] = INPUT(b3, 0, .types = MICA_FLOATS, .with = "w3"),
@@ -170,6 +329,12 @@ static const mica_arg args[] = {
     [MICA_MOE_DWEIGHTS] = RESULT(dweights, 0, .like = "weights", .with = "indices"),
     [MICA_MOE_DLOGITS] = RESULT(dlogits, 0, .like = "logits", .with = "logits"),
     [MICA_MOE_DROUTER] = RESULT(drouter, 0, .like = "router", .with = "router"),
+    [MICA_MOE_SCALES1] = INPUT(scales1, 0, SCALES_OF(scales1)),
+    [MICA_MOE_SCALES2] = INPUT(scales2, 0, SCALES_OF(scales2)),
+    [MICA_MOE_SCALES3] = INPUT(scales3, 0, SCALES_OF(scales3), .with = "w3"),
+    [MICA_MOE_ZEROS1] = INPUT(zeros1, 0, ZEROS_OF(zeros1)),
+    [MICA_MOE_ZEROS2] = INPUT(zeros2, 0, ZEROS_OF(zeros2)),
+    [MICA_MOE_ZEROS3] = INPUT(zeros3, 0, ZEROS_OF(zeros3), .with = "w3"),
 };
 enum { ARGS = sizeof args / sizeof *args };
 
@@ -181,12 +346,10 @@ static mica_status check_weight(const mica_tensor *t, const char *name, const mi
     if (t->rank != 3)
         return mica_invalid(why, "%s has rank %d, it must be experts x outputs x inputs", name,
                             t->rank);
-    if (t->dtype == d->x.dtype) return MICA_OK;
-    return mica_invalid(why, "%s is %s, x is %s; they must agree%s", name,
-                        mica_dtype_name(t->dtype), mica_dtype_name(d->x.dtype),
-                        mica_dtype_is_float(t->dtype) && mica_dtype_bits(t->dtype) > 8
-                            ? ""
-                            : ": products of few bits (quantized_gemm) have no groups of rows");
+    if (t->dtype == (moe_has_codes(d) ? d->w1.dtype : d->x.dtype)) return MICA_OK;
+    return mica_invalid(why, "%s is %s, %s is %s; they must agree", name, mica_dtype_name(t->dtype),
+                        moe_has_codes(d) ? "w1" : "x",
+                        mica_dtype_name(moe_has_codes(d) ? d->w1.dtype : d->x.dtype));
 }
 
 static mica_status infer(void *desc, mica_why *why)
@@ -196,6 +359,16 @@ static mica_status infer(void *desc, mica_why *why)
         return mica_invalid(why, "x has rank %d, it must be tokens x columns", d->x.rank);
     MICA_TRY(check_weight(&d->w1, "w1", d, why));
     MICA_TRY(check_weight(&d->w2, "w2", d, why));
+    if (mica_tensor_given(&d->w3)) MICA_TRY(check_weight(&d->w3, "w3", d, why));
+    if (moe_has_codes(d)) MICA_TRY(infer_codes(d, why));
+    if (d->group < 0)
+        return mica_invalid(why, "group is %lld, it must be above 0", (long long)d->group);
+    if (!moe_has_codes(d) && d->group)
+        return mica_invalid(why, "group is for weights in few bits, w1 is %s",
+                            mica_dtype_name(d->w1.dtype));
+    if (!moe_has_codes(d) && d->activations)
+        return mica_invalid(why, "w1 is %s, with activations=e4m3 it must be e4m3",
+                            mica_dtype_name(d->w1.dtype));
     if (mica_tensor_given(&d->w3) && !d->gated)
         return mica_invalid(why, "w3 without gated: nothing is multiplied by its product");
     const int given = mica_tensor_given(&d->indices) + mica_tensor_given(&d->logits) +
@@ -234,7 +407,7 @@ static mica_status check_types(const mica_moe_desc *d, mica_why *why)
     const mica_dtype x = d->x.dtype;
     for (int i = 0; i < ARGS; i++) {
         const mica_tensor *t = mica_op_tensor(&mica_op_moe, d, i);
-        const bool result = i == MICA_MOE_Y || i >= MICA_MOE_DX,
+        const bool result = i == MICA_MOE_Y || (i >= MICA_MOE_DX && i < MICA_MOE_SCALES1),
                    products = result || i == MICA_MOE_DY;
         if (!mica_tensor_given(t) || t->dtype == x) continue;
         if (x != MICA_F64 && t->dtype == MICA_F64)
@@ -260,6 +433,7 @@ static mica_status check(const void *desc, mica_why *why)
         return mica_invalid(why, "%lld tokens of %lld choices: at most 2^48 are legal",
                             (long long)s.tokens, (long long)s.k);
     MICA_TRY(check_types(d, why));
+    MICA_TRY(check_codes(d, why));
     MICA_TRY(check_bias(&d->b1, "b1", s.experts, d->w1.dims[1], why));
     MICA_TRY(check_bias(&d->b2, "b2", s.experts, s.out, why));
     MICA_TRY(check_bias(&d->b3, "b3", s.experts, s.inner, why));
@@ -282,7 +456,8 @@ static void cost(const void *desc, double *flops, double *bytes)
     if (d->pass == MICA_MOE_BWD) *flops *= mica_tensor_given(&d->hidden) ? 2 : 3;
     *bytes = 0;
     for (int i = 0; i < ARGS; i++) {
-        const bool weight = i == MICA_MOE_W1 || i == MICA_MOE_W2 || i == MICA_MOE_W3;
+        const bool weight = i == MICA_MOE_W1 || i == MICA_MOE_W2 || i == MICA_MOE_W3 ||
+                            i >= MICA_MOE_SCALES1;
         *bytes += mica_op_arg_bytes(&mica_op_moe, d, i) * (weight ? used : 1);
     }
     if (*bytes <= 0) *bytes = 1;
@@ -303,7 +478,7 @@ static int64_t terms(const void *desc)
     int64_t most = 0;
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         if (counts[i] > most) most = counts[i];
-    return most + 4;
+    return most + (moe_has_codes(d) ? 6 : 4); /* weights in few bits round, too */
 }
 
 /* Of given routes, whose weights are small integers; fills see to what lies between. */
@@ -311,7 +486,7 @@ static bool exact(const void *desc)
 {
     const mica_moe_desc *d = desc;
     const mica_activation_desc a = {.act = d->act, .act_a = d->act_a, .act_b = d->act_b};
-    return !moe_routes(d) && mica_op_find("activation")->exact(&a);
+    return !moe_routes(d) && !d->activations && mica_op_find("activation")->exact(&a);
 }
 
 static const mica_engine *const engines[] = {&mica_moe_compose, &mica_engine_ref,
@@ -319,7 +494,7 @@ static const mica_engine *const engines[] = {&mica_moe_compose, &mica_engine_ref
 
 const mica_op mica_op_moe = {
     .name = "moe",
-    .doc = "layers of a mixture of experts, routed here or by given choices, and the gradients",
+    .doc = "layers of a mixture of experts, routed here or by given choices, weights in 16 or few bits, and the gradients",
     .desc_size = sizeof(mica_moe_desc),
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,

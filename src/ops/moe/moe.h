@@ -21,6 +21,13 @@ static inline mica_dtype moe_real(const mica_moe_desc *d)
 {
     return d->x.dtype == MICA_F64 ? MICA_F64 : MICA_F32;
 }
+/* Whether experts are in few bits. */
+static inline bool moe_has_codes(const mica_moe_desc *d)
+{
+    return mica_dtype_bits(d->w1.dtype) <= 8;
+}
+/* Neighbours of a row with one scale where activations are quantised, and rows of a square. */
+enum { MOE_BLOCK = 128 };
 /* Whether bwd needs gradients of the weights. */
 bool moe_needs_dweights(const mica_moe_desc *d);
 

@@ -2,7 +2,9 @@
  * Engine "compose": routes, rows in the order of experts, a product of their groups for each of
  * w1, w3 and w2, the activation between them, weighted sums of the rows of a token; each on
  * whatever engine is best for it. Offsets of the groups are made on the device: all loads have one
- * plan. Without gating and without a hidden to keep the activation is in the first product.
+ * plan. Without gating and without a hidden to keep the activation is in the first product, unless
+ * weights are in few bits: those are read as they are by quantized_gemm, or, where activations are
+ * e4m3, by grouped_gemm with scales of blocks, behind a quantize of the rows.
  *
  * Backward, with g the rows of dy (each a copy, without its weight) and r a row's weight:
  *
@@ -19,6 +21,8 @@
 #include "mica/gemm.h"
 #include "mica/grouped_gemm.h"
 #include "mica/moe_permute.h"
+#include "mica/quantize.h"
+#include "mica/quantized_gemm.h"
 #include "ops/compose/held.h"
 
 #include <string.h>
@@ -67,6 +71,11 @@ static void product(steps *p, held a, held b, held c, const held *residual)
     if (residual) bind(p, MICA_GEMM_RESIDUAL, *residual);
 }
 
+/* What products take; scales: none, or of blocks of codes. */
+typedef struct operand {
+    held rows, scales;
+} operand;
+
 /* c = a b of each group, and then: a bias, an activation, what is in c already. */
 typedef struct then {
     held bias;
@@ -74,10 +83,17 @@ typedef struct then {
     bool added;
 } then;
 
-static void groups(steps *p, mica_grouped_gemm_pass pass, held a, held b, held c, const then *t)
+static void scaled_groups(steps *p, mica_grouped_gemm_pass pass, operand a, operand b, held c,
+                          const then *t)
 {
-    mica_grouped_gemm_desc g = {
-        .pass = pass, .a = a.t, .b = b.t, .c = c.t, .groups = p->ends.t, .compute = p->d->compute};
+    mica_grouped_gemm_desc g = {.pass = pass,
+                                .a = a.rows.t,
+                                .b = b.rows.t,
+                                .c = c.t,
+                                .scale_a = a.scales.t,
+                                .scale_b = b.scales.t,
+                                .groups = p->ends.t,
+                                .compute = p->d->compute};
     int n = 0;
     if (t && mica_held_given(&t->bias)) g.epilogue[n++] = MICA_STEP_BIAS, g.bias = t->bias.t;
     if (t && t->added) g.epilogue[n++] = MICA_STEP_RESIDUAL, g.residual = c.t;
@@ -86,12 +102,77 @@ static void groups(steps *p, mica_grouped_gemm_pass pass, held a, held b, held c
         g.act_a = p->d->act_a, g.act_b = p->d->act_b;
     }
     mica_compose_step(&p->list, "grouped_gemm", &g, sizeof g, NULL);
-    bind(p, MICA_GROUPED_GEMM_A, a);
-    bind(p, MICA_GROUPED_GEMM_B, b);
+    bind(p, MICA_GROUPED_GEMM_A, a.rows);
+    bind(p, MICA_GROUPED_GEMM_B, b.rows);
     bind(p, MICA_GROUPED_GEMM_C, c);
+    bind(p, MICA_GROUPED_GEMM_SCALE_A, a.scales);
+    bind(p, MICA_GROUPED_GEMM_SCALE_B, b.scales);
     bind(p, MICA_GROUPED_GEMM_GROUPS, p->ends);
     if (t) bind(p, MICA_GROUPED_GEMM_BIAS, t->bias);
     if (t && t->added) bind(p, MICA_GROUPED_GEMM_RESIDUAL, c);
+}
+
+static void groups(steps *p, mica_grouped_gemm_pass pass, held a, held b, held c, const then *t)
+{
+    scaled_groups(p, pass, (operand){.rows = a}, (operand){.rows = b}, c, t);
+}
+
+/* ---- products with experts ---- */
+
+static operand operand_of(steps *p, held rows)
+{
+    operand o = {.rows = rows};
+    const int64_t count = rows.t.dims[0], columns = rows.t.dims[1];
+    if (p->d->activations != MICA_MOE_ACTIVATIONS_E4M3) return o;
+    o.rows = matrix(p, MICA_E4M3, count, columns);
+    o.scales = matrix(p, MICA_F32, count, columns ? (columns - 1) / MOE_BLOCK + 1 : 0);
+    const mica_quantize_desc q = {.pass = MICA_QUANTIZE_AMAX,
+                                  .x = rows.t,
+                                  .y = o.rows.t,
+                                  .scale = o.scales.t,
+                                  .block = {1, MOE_BLOCK}};
+    mica_compose_step(&p->list, "quantize", &q, sizeof q, NULL);
+    bind(p, MICA_QUANTIZE_X, rows);
+    bind(p, MICA_QUANTIZE_Y, o.rows);
+    bind(p, MICA_QUANTIZE_SCALE, o.scales);
+    return o;
+}
+
+/* Number `which` of w1, w2, w3, in few bits. */
+static void codes(steps *p, held a, int which, held c, held bias)
+{
+    const held w = argument(p, MICA_MOE_W1 + which);
+    const held scales = argument(p, MICA_MOE_SCALES1 + which);
+    const held zeros = argument(p, MICA_MOE_ZEROS1 + which);
+    const mica_quantized_gemm_desc q = {.x = a.t,
+                                        .w = w.t,
+                                        .y = c.t,
+                                        .scales = scales.t,
+                                        .zeros = zeros.t,
+                                        .bias = bias.t,
+                                        .group = p->d->group,
+                                        .ends = p->ends.t};
+    mica_compose_step(&p->list, "quantized_gemm", &q, sizeof q, NULL);
+    bind(p, MICA_QUANTIZED_GEMM_X, a);
+    bind(p, MICA_QUANTIZED_GEMM_W, w);
+    bind(p, MICA_QUANTIZED_GEMM_Y, c);
+    bind(p, MICA_QUANTIZED_GEMM_SCALES, scales);
+    bind(p, MICA_QUANTIZED_GEMM_ZEROS, zeros);
+    bind(p, MICA_QUANTIZED_GEMM_BIAS, bias);
+    bind(p, MICA_QUANTIZED_GEMM_ENDS, p->ends);
+}
+
+/* With number `which` of w1, w2, w3. */
+static void experts(steps *p, operand a, int which, held c, const then *t)
+{
+    const held w = argument(p, MICA_MOE_W1 + which);
+    if (moe_has_codes(p->d) && !mica_held_given(&a.scales)) {
+        codes(p, a.rows, which, c, t->bias);
+        return;
+    }
+    operand b = {mica_held_transposed(w), argument(p, MICA_MOE_SCALES1 + which)};
+    if (mica_held_given(&b.scales)) b.scales = mica_held_transposed(b.scales);
+    scaled_groups(p, MICA_GROUPED_GEMM_FWD, a, b, c, t);
 }
 
 static void route(steps *p)
@@ -165,11 +246,9 @@ static void enter(steps *p, held u, mica_act act)
 {
     const then first = {.bias = argument(p, MICA_MOE_B1), .act = act};
     const then second = {.bias = argument(p, MICA_MOE_B3)};
-    groups(p, MICA_GROUPED_GEMM_FWD, p->xp, mica_held_transposed(argument(p, MICA_MOE_W1)),
-           half(p, u, false), &first);
-    if (mica_tensor_given(&p->d->w3))
-        groups(p, MICA_GROUPED_GEMM_FWD, p->xp, mica_held_transposed(argument(p, MICA_MOE_W3)),
-               half(p, u, true), &second);
+    const operand x = operand_of(p, p->xp);
+    experts(p, x, 0, half(p, u, false), &first);
+    if (mica_tensor_given(&p->d->w3)) experts(p, x, 2, half(p, u, true), &second);
 }
 
 /* h = act(u), or u itself. With dh: its gradient du. */
@@ -199,7 +278,8 @@ static held activate(steps *p, held u, const held *dh)
 static void forward(steps *p)
 {
     const mica_moe_desc *d = p->d;
-    const bool kept = mica_tensor_given(&d->hidden), fused = !kept && !d->gated;
+    const bool kept = mica_tensor_given(&d->hidden), plain = !moe_has_codes(d) || d->activations,
+               fused = !kept && !d->gated && plain;
     permute(p, true);
     held u = kept ? argument(p, MICA_MOE_HIDDEN) : matrix(p, p->type, p->s.rows, p->s.pre);
     if (kept) mica_held_expression(&p->list, "0.0", u, NULL, 0); /* products leave rows out */
@@ -207,8 +287,7 @@ static void forward(steps *p)
     const held h = fused ? u : activate(p, u, NULL);
     const held made = matrix(p, p->type, p->s.rows, p->s.out);
     const then last = {.bias = argument(p, MICA_MOE_B2)};
-    groups(p, MICA_GROUPED_GEMM_FWD, h, mica_held_transposed(argument(p, MICA_MOE_W2)), made,
-           &last);
+    experts(p, operand_of(p, h), 1, made, &last);
     sum_rows(p, made, p->weights, argument(p, MICA_MOE_Y));
 }
 

@@ -2,7 +2,15 @@
  * Layers of experts, the truth: each choice by itself, in plain loops. Nothing of the families that
  * the engines are made of is used but the rule by which moe_route chooses, whose ties and roundings
  * have one definition. What engines keep between steps is rounded to x's type: numbers carry that
- * as an error (ops/numbers.h). */
+ * as an error (ops/numbers.h).
+ *
+ * Where activations become e4m3 the truth takes them as quantize makes them of its own numbers. Of
+ * an input that is exact. h is off by an error, so its largest magnitude and its quotients lie
+ * between bounds; rounding is monotone, so an engine's code lies between those of the bounds. A
+ * number whose bounds have one code is off by nothing but the scale, all numbers of a block by the
+ * same factor; one that lies near the border of two codes may be either, and is off by what lies
+ * between them: at most, and by its chance, the part of the bounds that lies beyond the border, in
+ * the squares of which a sum of many is off by. */
 #include "ops/moe/moe.h"
 #include "ops/epilogue/activation.h"
 #include "ops/numbers.h"
@@ -24,6 +32,8 @@ typedef struct truth {
     number *weights, *dweights;
     number *logits, *dlogits; /* T x E */
     number *u, *h, *dh;       /* of one choice */
+    number *taken, *drift;    /* what a product takes; of its blocks, relative errors of scales */
+    number *likely;           /* of what it takes, errors by their chance */
     number *du, *wh;          /* bwd: of all of them; wh: h by its weight */
     sum *sums;                /* as many as a row of anything has */
 } truth;
@@ -42,13 +52,15 @@ static bool begin(truth *t, const mica_moe_desc *d, const mica_view *v, void **o
     *t = (truth){.d = d, .v = v, .s = moe_sizes_of(d)};
     t->a = mica_accuracy_of(&mica_op_moe, d, d->x.dtype, d->compute == MICA_COMPUTE_TF32);
     const moe_sizes *s = &t->s;
+    const int64_t longest = s->width > s->inner ? s->width : s->inner, drifts = longest / MOE_BLOCK + 1;
     const int64_t routes = moe_routes(d) ? s->tokens * s->experts : 0;
     const bool backward = d->pass == MICA_MOE_BWD;
     int64_t widest = s->width > s->out ? s->width : s->out;
     t->choices = s->tokens * s->k;
     if (s->pre > widest) widest = s->pre;
     const int64_t kept = backward ? t->choices * (s->pre + s->inner) : 0;
-    const int64_t numbers = 2 * t->choices + 2 * routes + kept + s->pre + 2 * s->inner;
+    const int64_t numbers = 2 * t->choices + 2 * routes + kept + s->pre + 2 * s->inner +
+                            2 * longest + drifts;
     const size_t bytes = (size_t)numbers * sizeof(number) + (size_t)widest * sizeof(sum) +
                          (size_t)t->choices * 3 * sizeof(int64_t);
     enum { SMALL = 1 << 18 };
@@ -68,6 +80,9 @@ static bool begin(truth *t, const mica_moe_desc *d, const mica_view *v, void **o
     t->u = take_numbers(&memory, s->pre);
     t->h = take_numbers(&memory, s->inner);
     t->dh = take_numbers(&memory, s->inner);
+    t->taken = take_numbers(&memory, longest);
+    t->likely = take_numbers(&memory, longest);
+    t->drift = take_numbers(&memory, drifts);
     t->du = take_numbers(&memory, backward ? t->choices * s->pre : 0);
     t->wh = take_numbers(&memory, backward ? t->choices * s->inner : 0);
     t->expert = (int64_t *)(void *)memory;
@@ -86,11 +101,121 @@ static double at2(const mica_view *v, int64_t i, int64_t j)
     return mica_get(v, i * v->t.strides[0] + j * v->t.strides[1]);
 }
 
+/* What stands for row i of expert e, at its element j: a scale, or a zero point. */
+static double of_group(const truth *t, int arg, int64_t e, int64_t i, int64_t j)
+{
+    const mica_view *v = &t->v[arg];
+    const int64_t *s = v->t.strides;
+    if (mica_tensor_count(&v->t) == 1) return mica_get(v, 0);
+    if (t->d->activations == MICA_MOE_ACTIVATIONS_E4M3) i /= MOE_BLOCK;
+    return mica_get(v, e * s[0] + i * s[1] + j / t->d->group * s[2]);
+}
+
+/* An element of w1, w2 or w3. Engines may multiply by the scale behind the sum. */
 static number at3(const truth *t, int arg, int64_t e, int64_t i, int64_t j)
 {
     const mica_view *v = &t->v[arg];
     const int64_t *s = v->t.strides;
-    return mica_number_exact(mica_get(v, e * s[0] + i * s[1] + j * s[2]));
+    const double w = mica_get(v, e * s[0] + i * s[1] + j * s[2]);
+    const int scales = arg - MICA_MOE_W1 + MICA_MOE_SCALES1;
+    const int zeros = arg - MICA_MOE_W1 + MICA_MOE_ZEROS1;
+    if (!moe_has_codes(t->d)) return mica_number_exact(w);
+    const double less = has(t, zeros) ? (double)(float)(w - of_group(t, zeros, e, i, j)) : w;
+    const double made = less * of_group(t, scales, e, i, j);
+    return (number){made, 2 * fabs(made)};
+}
+
+/* ---- what products take ---- */
+
+static double e4m3_of(double x, double scale)
+{
+    const double q = x == 0 && scale == 0 ? 0 : (double)((float)x / (float)scale), top = 448;
+    return mica_fill_rounded(MICA_E4M3, q > top ? top : q < -top ? -top : q);
+}
+
+/* What lies between two codes, squared, by the chance that it is the other: that a quotient from
+ * here to `end`, of `wide` in all, is beyond their border. */
+static double by_chance(double code, double other, double end, double wide)
+{
+    const double beyond = fabs(end - (code + other) / 2), between = other - code;
+    return between == 0 ? 0 : between * between * fmin(1, wide > 0 ? beyond / wide : 1);
+}
+
+static void quantise_block(const truth *t, const number *from, int64_t count, number *to,
+                           number *likely, number *drift)
+{
+    double most = 0, least = 0, middle = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const double size = fabs(from[i].v), off = from[i].error * t->a.unit;
+        least = fmax(least, size - off), middle = fmax(middle, size);
+        most = isfinite(size + off) ? fmax(most, size + off) : (double)INFINITY;
+    }
+    const double s = (double)(float)(middle / 448), s0 = (double)(float)(least / 448);
+    const double s1 = (double)(float)(most / 448);
+    /* Nothing is known of scales that may be 0, or without an end. */
+    const bool known = isfinite(s1) && (s0 > 0 || s1 == 0);
+    *drift = mica_number_exact(0);
+    if (known && s > 0) drift->error = fmax(s1 - s, s - s0) / s / t->a.unit;
+    for (int64_t i = 0; i < count; i++) {
+        const double off = from[i].error * t->a.unit, v = from[i].v, code = e4m3_of(v, s);
+        to[i] = likely[i] = (number){code * s, (double)INFINITY};
+        if (!known) continue;
+        const double low = fmin(e4m3_of(v - off, s0), e4m3_of(v - off, s1));
+        const double high = fmax(e4m3_of(v + off, s0), e4m3_of(v + off, s1));
+        to[i].error = likely[i].error = fmax(code - low, high - code) * s1 / t->a.unit;
+        if (to[i].error == 0) continue;
+        const double first = fmin((v - off) / s0, (v - off) / s1);
+        const double last = fmax((v + off) / s0, (v + off) / s1);
+        const double squares = by_chance(code, low, first, last - first) +
+                               by_chance(code, high, last, last - first);
+        likely[i].error = fmin(to[i].error, sqrt(squares) * s1 / t->a.unit);
+    }
+}
+
+/* Of x, or h, in place or not: as it enters products. */
+static void enter_products(const truth *t, const number *from, int64_t count)
+{
+    for (int64_t i = 0; i < count; i += MOE_BLOCK) {
+        const int64_t left = count - i < MOE_BLOCK ? count - i : MOE_BLOCK;
+        number *drift = &t->drift[i / MOE_BLOCK];
+        *drift = mica_number_exact(0);
+        if (t->d->activations == MICA_MOE_ACTIVATIONS_E4M3)
+            quantise_block(t, from + i, left, t->taken + i, t->likely + i, drift);
+        else
+            for (int64_t k = i; k < i + left; k++) t->likely[k] = t->taken[k] = from[k];
+    }
+}
+
+/* The sum, which may hold a bias, and t->taken by row i of an expert. */
+static number products(const truth *t, sum *s, int64_t count, int arg, int64_t e, int64_t i)
+{
+    mica_accuracy a = t->a;
+    /* The tensor cores of sm_90 keep 13 bits of sums of 128 e4m3 products, which are added in f32:
+     * the contract of grouped_gemm's engine sm90. */
+    const int64_t terms = count < MOE_BLOCK ? count : MOE_BLOCK;
+    if (t->d->activations == MICA_MOE_ACTIVATIONS_E4M3)
+        a.sums += 2 * (double)(terms + 16) / 16 * 0x1p-14 / a.unit;
+    double most = 0, shifted = 0;
+    for (int64_t j = 0; j < count; j += MOE_BLOCK) {
+        const long double before = s->v;
+        const double rest = t->drift[j / MOE_BLOCK].error;
+        for (int64_t k = j; k < j + MOE_BLOCK && k < count; k++) {
+            const number w = at3(t, arg, e, i, k);
+            const double off = t->taken[k].error * fabs(w.v), part = t->likely[k].error * fabs(w.v);
+            mica_number_add(&t->a, s, t->likely[k], w);
+            if (off == part) continue;
+            s->linear += off - part;
+            most = fmax(most, off);
+        }
+        /* All of a block are off by the same factor. */
+        if (rest > 0) shifted += rest * fabs((double)(s->v - before));
+    }
+    number made = mica_number_total(&a, s);
+    made.error += shifted;
+    /* Few that are off by much: two, and what all are by their chances. */
+    const double apart = 4 * sqrt(s->squares);
+    if (most > 0) made.error += fmin(s->linear, apart + 2 * most) - fmin(s->linear, apart);
+    return made;
 }
 
 static int64_t bias_at(const mica_tensor *t, int64_t e, int64_t i)
@@ -204,6 +329,9 @@ static void enter(const truth *t, int64_t c)
     const mica_moe_desc *d = t->d;
     const int64_t token = c / t->s.k, e = t->expert[c];
     const mica_view *hidden = &t->v[MICA_MOE_HIDDEN];
+    for (int64_t h = 0; h < t->s.width; h++)
+        t->taken[h] = mica_number_exact(at2(&t->v[MICA_MOE_X], token, h));
+    enter_products(t, t->taken, t->s.width);
     for (int64_t n = 0; n < t->s.pre; n++) {
         sum s = {0};
         if (d->pass == MICA_MOE_BWD && hidden->data) {
@@ -213,13 +341,10 @@ static void enter(const truth *t, int64_t c)
         const bool other = mica_tensor_given(&d->w3) && n >= t->s.inner;
         const int w = other ? MICA_MOE_W3 : MICA_MOE_W1, b = other ? MICA_MOE_B3 : MICA_MOE_B1;
         const int64_t i = other ? n - t->s.inner : n;
-        for (int64_t h = 0; h < t->s.width; h++)
-            mica_number_add(&t->a, &s, mica_number_exact(at2(&t->v[MICA_MOE_X], token, h)),
-                            at3(t, w, e, i, h));
         if (has(t, b))
             mica_number_add(&t->a, &s, mica_number_exact(1),
                             mica_number_exact(mica_get(&t->v[b], bias_at(&t->v[b].t, e, i))));
-        t->u[n] = mica_number_rounded(&t->a, mica_number_total(&t->a, &s));
+        t->u[n] = mica_number_rounded(&t->a, products(t, &s, t->s.width, w, e, i));
         if (hidden->data)
             mica_number_put(&t->a, hidden,
                             t->row[c] * hidden->t.strides[0] + n * hidden->t.strides[1], t->u[n]);
@@ -247,14 +372,14 @@ static void forward(const truth *t)
             if (e < 0) continue;
             enter(t, c);
             activate(t);
+            enter_products(t, t->h, t->s.inner);
             for (int64_t o = 0; o < t->s.out; o++) {
                 sum s = {0};
-                for (int64_t i = 0; i < t->s.inner; i++)
-                    mica_number_add(&t->a, &s, t->h[i], at3(t, MICA_MOE_W2, e, o, i));
                 if (b->data)
                     mica_number_add(&t->a, &s, mica_number_exact(1),
                                     mica_number_exact(mica_get(b, bias_at(&b->t, e, o))));
-                const number made = mica_number_rounded(&t->a, mica_number_total(&t->a, &s));
+                const number made = mica_number_rounded(
+                    &t->a, products(t, &s, t->s.inner, MICA_MOE_W2, e, o));
                 mica_number_add(&t->a, &t->sums[o], made, t->weights[c]);
             }
         }

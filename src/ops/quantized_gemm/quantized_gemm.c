@@ -29,14 +29,16 @@ enum {
 static const mica_field fields[] = {
     FIELD(format, ENUM, .spellings = formats, .doc = "how w holds the weights"),
     FIELD(x, TENSOR, .zero = "needed", .doc = "M x K"),
-    FIELD(w, TENSOR, .zero = "needed", .doc = "N x K codes, or N rows of blocks"),
+    FIELD(w, TENSOR, .zero = "needed", .doc = "N x K codes, or N rows of blocks; or G of either"),
     FIELD(y, TENSOR, .zero = "inferred", .doc = "M x N; inferred in x's type"),
     FIELD(scales, TENSOR, .zero = "codes, nf4 and fp4: inferred",
-          .doc = "N x ceil(K/group), or one element"),
+          .doc = "(G x) N x ceil(K/group), or one element"),
     FIELD(zeros, TENSOR, .zero = "none", .doc = "zero points of integer codes, as scales"),
-    FIELD(bias, TENSOR, .zero = "none", .doc = "N"),
+    FIELD(bias, TENSOR, .zero = "none", .doc = "N, or G x N"),
     FIELD(group, I64, .positive = true, .zero = "inferred",
           .doc = "elements of a row of w with one scale"),
+    FIELD(ends, TENSOR, .zero = "inferred where w has groups",
+          .doc = "G, s32 or s64: where the rows of x of each group end"),
 };
 
 /* ---- shapes ---- */
@@ -57,15 +59,29 @@ static bool is_single(const mica_tensor *t)
     return mica_tensor_given(t) && t->rank && mica_tensor_count(t) == 1;
 }
 
+static bool has_groups(const mica_quantized_gemm_desc *d)
+{
+    return d->w.rank == 3;
+}
+
+/* A matrix's rows, and columns. */
+static int64_t rows_of_w(const mica_quantized_gemm_desc *d)
+{
+    return d->w.dims[d->w.rank - 2];
+}
+
+static int64_t columns_of_w(const mica_quantized_gemm_desc *d)
+{
+    return d->w.dims[d->w.rank - 1];
+}
+
 /* A single element that stands for all may have any rank. */
 static mica_tensor of_groups(const mica_quantized_gemm_desc *d, const mica_tensor *own,
                              mica_dtype type)
 {
     if (!format_of(d) && is_single(own)) return *own;
-    mica_tensor t = {
-        .dtype = type, .rank = 2, .dims = {d->w.dims[0], ceil_div(d->x.dims[1], d->group)}};
-    mica_tensor_default_strides(&t);
-    return t;
+    const int64_t dims[] = {d->w.dims[0], rows_of_w(d), ceil_div(d->x.dims[1], d->group)};
+    return mica_tensor_packed(type, d->w.rank, has_groups(d) ? dims : dims + 1);
 }
 
 static mica_tensor scales_shape(const void *desc)
@@ -80,10 +96,24 @@ static mica_tensor zeros_shape(const void *desc)
     return of_groups(d, &d->zeros, d->w.dtype);
 }
 
+static mica_tensor bias_shape(const void *desc)
+{
+    const mica_quantized_gemm_desc *d = desc;
+    const int64_t dims[] = {d->w.dims[0], rows_of_w(d)};
+    const int rank = has_groups(d) && d->bias.rank != 1 ? 2 : 1;
+    return mica_tensor_packed(d->y.dtype, rank, dims + 2 - rank);
+}
+
+static mica_tensor ends_shape(const void *desc)
+{
+    const mica_quantized_gemm_desc *d = desc;
+    return mica_tensor_packed(MICA_S32, 1, d->w.dims);
+}
+
 static int64_t dim(const void *desc, char letter)
 {
     const mica_quantized_gemm_desc *d = desc;
-    return letter == 'M' ? d->x.dims[0] : letter == 'N' ? d->w.dims[0] : d->x.dims[1];
+    return letter == 'M' ? d->x.dims[0] : letter == 'N' ? rows_of_w(d) : d->x.dims[1];
 }
 
 #define COMMON   (MICA_TYPE(F32) | MICA_TYPE(F16) | MICA_TYPE(BF16))
@@ -127,8 +157,14 @@ static const mica_arg args[] = {
                                   offsetof(mica_quantized_gemm_desc, bias),
                                   {MICA_IN},
                                   .types = COMMON,
-                                  .like = "y",
-                                  .dims = "N"},
+                                  .shape = bias_shape,
+                                  .words = "columns of y, or those of each group"},
+    [MICA_QUANTIZED_GEMM_ENDS] = {"ends",
+                                  offsetof(mica_quantized_gemm_desc, ends),
+                                  {MICA_IN},
+                                  .types = MICA_INDICES,
+                                  .shape = ends_shape,
+                                  .words = "groups of w"},
 };
 
 static const mica_scalar scalars[] = {[MICA_QUANTIZED_GEMM_ALPHA] = {"alpha", 1}};
@@ -139,13 +175,14 @@ static mica_status infer_codes(mica_quantized_gemm_desc *d, mica_why *why)
 {
     const int64_t k = d->x.dims[1];
     const mica_tensor *s = &d->scales;
-    if (d->w.dims[1] != k)
+    if (columns_of_w(d) != k)
         return mica_invalid(why, "w has %lld columns, x has %lld; both are K",
-                            (long long)d->w.dims[1], (long long)k);
+                            (long long)columns_of_w(d), (long long)k);
     if (d->group) return MICA_OK;
     d->group = k ? k : 1;
-    if (!mica_tensor_given(s) || s->rank != 2 || s->dims[1] < 2 || k == 0) return MICA_OK;
-    const int64_t groups = s->dims[1], group = ceil_div(k, groups);
+    if (!mica_tensor_given(s) || s->rank != d->w.rank || s->dims[s->rank - 1] < 2 || k == 0)
+        return MICA_OK;
+    const int64_t groups = s->dims[s->rank - 1], group = ceil_div(k, groups);
     if (groups > k || ceil_div(k, group) != groups)
         return mica_invalid(why,
                             "scales has %lld columns, no length of groups makes that many of %lld",
@@ -180,9 +217,9 @@ static mica_status infer_blocks(mica_quantized_gemm_desc *d, const mica_blocks_f
         return mica_invalid(why, "K is %lld, a block of %s is %lld elements: they must be whole",
                             (long long)k, f->name, (long long)d->group);
     const int64_t bytes = k / f->elements * f->bytes;
-    if (d->w.dims[1] != bytes)
+    if (columns_of_w(d) != bytes)
         return mica_invalid(why, "rows of w are %lld bytes, %lld elements of %s are %lld",
-                            (long long)d->w.dims[1], (long long)k, f->name, (long long)bytes);
+                            (long long)columns_of_w(d), (long long)k, f->name, (long long)bytes);
     return MICA_OK;
 }
 
@@ -190,9 +227,12 @@ static mica_status infer(void *desc, mica_why *why)
 {
     mica_quantized_gemm_desc *d = desc;
     const mica_blocks_format *f = format_of(d);
-    if (d->x.rank != 2 || d->w.rank != 2)
-        return mica_invalid(why, "x has rank %d, w %d; both must be matrices", d->x.rank,
-                            d->w.rank);
+    if (d->x.rank != 2 || (d->w.rank != 2 && d->w.rank != 3))
+        return mica_invalid(why, "x has rank %d, w %d; both must be matrices, or w one of each group",
+                            d->x.rank, d->w.rank);
+    if (!has_groups(d) && mica_tensor_given(&d->ends))
+        return mica_invalid(why, "ends are for groups, w has rank 2");
+    if (has_groups(d) && !mica_tensor_given(&d->ends)) d->ends.dtype = MICA_S32;
     return f ? infer_blocks(d, f, why) : infer_codes(d, why);
 }
 
@@ -212,8 +252,14 @@ static mica_status check(const void *desc, mica_why *why)
 static void cost(const void *desc, double *flops, double *bytes)
 {
     const mica_quantized_gemm_desc *d = desc;
-    (void)bytes;
-    *flops = 2.0 * (double)d->x.dims[0] * (double)d->x.dims[1] * (double)d->w.dims[0];
+    *flops = 2.0 * (double)d->x.dims[0] * (double)d->x.dims[1] * (double)rows_of_w(d);
+    if (!has_groups(d) || d->w.dims[0] == 0) return;
+    /* The matrices of as many groups as there are rows. */
+    const double used = fmin(1, (double)d->x.dims[0] / (double)d->w.dims[0]);
+    *bytes = 1;
+    for (int i = 0; i <= MICA_QUANTIZED_GEMM_ENDS; i++)
+        *bytes += mica_op_arg_bytes(&mica_op_quantized_gemm, d, i) *
+                  (i == MICA_QUANTIZED_GEMM_W || i == MICA_QUANTIZED_GEMM_SCALES ? used : 1);
 }
 
 /* Three more than the sum has: W, alpha and bias round, too. */
@@ -230,18 +276,23 @@ static bool exact(const void *desc)
 
 /* ---- engines' view ---- */
 
-/* Strides by the group's row and number, 0 of what is absent or single. */
-static void place_groups(const mica_tensor *t, long long *by_n, long long *by_g)
+/* Strides by the matrix, and by the row and number of a group of elements, 0 of what is absent or
+ * single. */
+static void place_groups(const mica_tensor *t, int rank, long long *by_matrix, long long *by_n,
+                         long long *by_g)
 {
-    const bool many = mica_tensor_given(t) && t->rank == 2;
-    *by_n = many && t->dims[0] > 1 ? t->strides[0] : 0;
-    *by_g = many && t->dims[1] > 1 ? t->strides[1] : 0;
+    const bool many = mica_tensor_given(t) && t->rank == rank;
+    const int n = rank - 2, g = rank - 1;
+    *by_matrix = many && rank == 3 && t->dims[0] > 1 ? t->strides[0] : 0;
+    *by_n = many && t->dims[n] > 1 ? t->strides[n] : 0;
+    *by_g = many && t->dims[g] > 1 ? t->strides[g] : 0;
 }
 
 void mica_qgemm_make(const mica_quantized_gemm_desc *desc, const mica_view *views, mica_qgemm *g)
 {
     mica_quantized_gemm_desc d = *desc;
-    mica_tensor *const tensors[] = {&d.x, &d.w, &d.y, &d.scales, &d.zeros, &d.bias};
+    mica_tensor *const tensors[] = {&d.x, &d.w, &d.y, &d.scales, &d.zeros, &d.bias,
+                                    &d.ends};
     for (int i = 0; views && i < (int)(sizeof tensors / sizeof *tensors); i++)
         if (views[i].data) memcpy(tensors[i]->strides, views[i].t.strides, sizeof d.x.strides);
     memset(g, 0, sizeof *g);
@@ -251,18 +302,54 @@ void mica_qgemm_make(const mica_quantized_gemm_desc *desc, const mica_view *view
         g->elements = (int)d.group;
         g->bytes = (int)(g->blocks->bytes * d.group / g->blocks->elements);
     }
-    a->m = d.x.dims[0], a->k = d.x.dims[1], a->n = d.w.dims[0], a->group = d.group;
+    const int rank = d.w.rank;
+    a->m = d.x.dims[0], a->k = d.x.dims[1], a->n = rows_of_w(&d), a->group = d.group;
     a->x_m = d.x.strides[0], a->x_k = d.x.strides[1];
-    a->w_n = d.w.strides[0], a->w_k = d.w.strides[1];
+    a->w_n = d.w.strides[rank - 2], a->w_k = d.w.strides[rank - 1];
     a->y_m = d.y.strides[0], a->y_n = d.y.strides[1];
-    place_groups(&d.scales, &a->scale_n, &a->scale_g);
-    place_groups(&d.zeros, &a->zero_n, &a->zero_g);
+    place_groups(&d.scales, rank, &a->scale_each, &a->scale_n, &a->scale_g);
+    place_groups(&d.zeros, rank, &a->zero_each, &a->zero_n, &a->zero_g);
+    g->grouped = has_groups(&d);
+    if (g->grouped) {
+        a->w_each = d.w.strides[0];
+        a->ends = (mica_qgemm_ends){NULL, d.ends.strides[0], d.w.dims[0], a->m};
+    }
     g->has_scales = mica_tensor_given(&d.scales);
     g->has_zeros = mica_tensor_given(&d.zeros);
     g->has_bias = mica_tensor_given(&d.bias);
-    if (g->has_bias) a->bias_n = d.bias.strides[0];
+    if (g->has_bias) a->bias_n = d.bias.strides[d.bias.rank - 1];
+    if (g->has_bias && d.bias.rank == 2) a->bias_each = d.bias.strides[0];
     g->x = d.x.dtype, g->w = d.w.dtype, g->y = d.y.dtype;
     g->scales = d.scales.dtype, g->zeros = d.zeros.dtype, g->bias = d.bias.dtype;
+    g->ends = d.ends.dtype;
+}
+
+int64_t mica_qgemm_group(const mica_qgemm *g, const void *ends, int64_t index, int64_t *end,
+                         mica_qgemm_args *a)
+{
+    const int64_t from = *end, at = index * g->a.ends.groups_stride;
+    int64_t value = g->a.m;
+    if (ends)
+        value = g->ends == MICA_S64 ? ((const int64_t *)ends)[at] : ((const int32_t *)ends)[at];
+    if (value > g->a.m) value = g->a.m;
+    if (value > from) *end = value;
+    a->m = *end;
+    a->w_at = index * a->w_each, a->bias_at = index * a->bias_each;
+    a->scale_at = index * a->scale_each, a->zero_at = index * a->zero_each;
+    return from;
+}
+
+double mica_qgemm_expected(const mica_qgemm *g)
+{
+    const double groups = (double)mica_qgemm_groups(g), rows = (double)g->a.m;
+    return groups > 0 ? fmax(rows / groups, fmin(rows, 1)) : 0;
+}
+
+double mica_qgemm_tiles(const mica_qgemm *g, int rows, int columns)
+{
+    const double m = (double)g->a.m, across = ceil((double)g->a.n / columns);
+    if (!g->grouped) return ceil(m / rows) * across;
+    return fmin(m, floor(m / rows) + fmin(m, (double)g->a.ends.count)) * across;
 }
 
 void mica_qgemm_bind(const mica_plan *plan, const mica_run *run, mica_qgemm_args *a)
@@ -273,14 +360,16 @@ void mica_qgemm_bind(const mica_plan *plan, const mica_run *run, mica_qgemm_args
     a->scales = run->args[MICA_QUANTIZED_GEMM_SCALES];
     a->zeros = run->args[MICA_QUANTIZED_GEMM_ZEROS];
     a->bias = run->args[MICA_QUANTIZED_GEMM_BIAS];
+    a->ends.groups = run->args[MICA_QUANTIZED_GEMM_ENDS];
     a->alpha = (float)mica_run_scalar(plan, run, MICA_QUANTIZED_GEMM_ALPHA);
 }
 
 bool mica_qgemm_rows_whole(const mica_qgemm *g, int bytes)
 {
     const int bits = mica_dtype_bits(g->w);
-    const long long row = g->a.n > 1 ? g->a.w_n * bits : 0;
-    return (g->a.w_k == 1 || g->a.k < 2) && row % 8 == 0 && row / 8 % bytes == 0;
+    const long long row = g->a.n > 1 ? g->a.w_n * bits : 0, each = g->a.w_each * bits;
+    return (g->a.w_k == 1 || g->a.k < 2) && row % 8 == 0 && row / 8 % bytes == 0 &&
+           each % 8 == 0 && each / 8 % bytes == 0;
 }
 
 /* ---- fills ---- */
@@ -313,12 +402,40 @@ static unsigned fill_byte(const mica_blocks_format *f, mica_fill fill, uint64_t 
     return (unsigned)bits & 255;
 }
 
+/* Ends of groups: alike, all to one, empty ones, beside the sizes of tiles; random ones use up all
+ * rows, exact ones mostly leave some. Extreme ones are none, and must do no harm. */
+static void fill_ends(const mica_quantized_gemm_desc *d, mica_fill fill, uint64_t seed,
+                      double *values)
+{
+    static const double edges[] = {0, 1, 7, 8, 9, 63, 64, 65, 0, 33};
+    const double rows = (double)d->x.dims[0], groups = (double)d->w.dims[0];
+    double end = 0;
+    for (int64_t i = 0; i < d->w.dims[0]; i++) {
+        const uint64_t bits = mica_random_bits(seed ^ 0xe4d5, (uint64_t)i);
+        const double u = mica_random_uniform(seed, (uint64_t)i), share = rows / groups;
+        double size = floor(share * (0.6 + 0.8 * u) + (double)(bits >> 8 & 255) / 256);
+        if (fill == MICA_FILL_RANGE) size = edges[bits % 10];
+        if (fill == MICA_FILL_EXACT && bits % 4 == 0) size = 0;
+        if (fill == MICA_FILL_EXACT && i == 0) size = floor(share * 0.8) + 1;
+        if (fill == MICA_FILL_SAME_SIGN) size = i == d->w.dims[0] / 2 ? rows : 0;
+        end = fmin(end + size, rows);
+        if (fill == MICA_FILL_RANDOM && i == d->w.dims[0] - 1) end = rows;
+        values[i] = end;
+        if (fill != MICA_FILL_EXTREME || bits % 2) continue;
+        values[i] = bits & 2 ? -1000000007 : bits & 4 ? end - 5 : 2147483647;
+    }
+}
+
 static bool fill(const void *desc, const double *numbers, int arg, mica_fill kind, uint64_t seed,
                  double *values)
 {
     const mica_quantized_gemm_desc *d = desc;
     const mica_blocks_format *f = format_of(d);
     (void)numbers;
+    if (arg == MICA_QUANTIZED_GEMM_ENDS) {
+        fill_ends(d, kind, seed, values);
+        return true;
+    }
     if (arg == MICA_QUANTIZED_GEMM_SCALES) {
         const int64_t count = mica_tensor_count(&d->scales);
         for (int64_t i = 0; i < count; i++)
@@ -337,7 +454,7 @@ static bool fill(const void *desc, const double *numbers, int arg, mica_fill kin
 
 const mica_op mica_op_quantized_gemm = {
     .name = "quantized_gemm",
-    .doc = "Product with quantised weights: codes with scales, blocks of GGUF, nf4, fp4",
+    .doc = "Product with quantised weights, also of groups: codes with scales, blocks of GGUF, nf4, fp4",
     .desc_size = sizeof(mica_quantized_gemm_desc),
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,

@@ -6,16 +6,22 @@
 constexpr int TILE = 64, DEPTH = 32, SIDE = 16, PER = TILE / SIDE, THREADS = SIDE * SIDE;
 static_assert(TILE * DEPTH == THREADS * PIECE, "each thread has a piece of the weights");
 
-extern "C" __global__ void __launch_bounds__(THREADS) quantized_gemm(const __grid_constant__ mica_qgemm_args a)
+extern "C" __global__ void __launch_bounds__(THREADS) quantized_gemm(const __grid_constant__ mica_qgemm_args all)
 {
     overlap_wait();
     __shared__ float x[DEPTH][TILE + 1];
     __shared__ float w[DEPTH][TILE + 1];
     const int t = (int)threadIdx.x, row = t / SIDE, col = t % SIDE;
     const int line = t / (DEPTH / PIECE), first = t % (DEPTH / PIECE) * PIECE;
+    mica_qgemm_args a = all;
     const s64 across = (a.n - 1) / TILE + 1, tiles = ((a.m - 1) / TILE + 1) * across;
-    for (s64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        const s64 m0 = tile / across * TILE, n0 = tile % across * TILE;
+    groups_walk<s64, TILE> walk;
+    if constexpr (GROUPED) walk.begin(a.ends, 0, across);
+    for (s64 tile = blockIdx.x; GROUPED || tile < tiles; tile += gridDim.x) {
+        tile_at at = {tile / across * TILE, tile % across * TILE, true};
+        if constexpr (GROUPED) at = tile_of_group<TILE, TILE>(walk, tile, a);
+        if (!at.there) break;
+        const s64 m0 = at.m, n0 = at.n;
         float sum[PER][PER] = {};
         for (s64 k0 = 0; k0 < a.k; k0 += DEPTH) {
             float v[PIECE] = {};
@@ -43,4 +49,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantized_gemm(const __gri
                 if (m < a.m && n < a.n) put_result(a, m, n, sum[i][j]);
             }
     }
+    if constexpr (GROUPED) clear_rows(a, walk.ended, THREADS);
 }

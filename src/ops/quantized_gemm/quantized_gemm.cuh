@@ -3,8 +3,10 @@
  * dequantize_blocks have them. Macro WEIGHTS_BLOCKS: w holds blocks, whose function is CODER. Constants:
  * PIECE, SIDE_BY_SIDE (so do bytes, or codes), HAS_SCALES, HAS_ZEROS, HAS_BIAS; of blocks ELEMENTS and
  * BYTES; of codes CODE (of quantize_args.h) and ONE_GROUP (all of a piece have the same scale). Types x_t,
- * y_t, bias_t, code_t (u8 for four bits), scale_t, zero_t, real and value_t (f32). */
+ * y_t, bias_t, code_t (u8 for four bits), scale_t, zero_t, real and value_t (f32). GROUPED: rows of x have
+ * matrices of their groups, found as kernels/groups.cuh has it. */
 #pragma once
+#include "kernels/groups.cuh"
 #include "kernels/layout.cuh"
 #include "kernels/overlap.cuh"
 #include "kernels/types.cuh"
@@ -19,17 +21,50 @@
 
 #define QGEMM __device__ __forceinline__
 
+/* ---- groups ---- */
+
+/* Offset of the group at hand. */
+QGEMM s64 of_group(s64 at) { return GROUPED ? at : 0; }
+
+/* A tile's first row and column, of those that lie in the group. */
+struct tile_at {
+    s64 m, n;
+    bool there;
+};
+
+/* Of tiles in turn, in ascending order; g becomes the group that it lies in. */
+template <int TILE_M, int TILE_N>
+QGEMM tile_at tile_of_group(groups_walk<s64, TILE_M> &walk, s64 tile, mica_qgemm_args &g)
+{
+    const auto found = walk.find(g.ends, tile, 0, (g.n - 1) / TILE_N + 1);
+    if (!found.there) return tile_at{0, 0, false};
+    const s64 down = (found.rows - 1) / TILE_M + 1;
+    g.m = found.from + found.rows;
+    g.w_at = found.group * g.w_each, g.bias_at = found.group * g.bias_each;
+    g.scale_at = found.group * g.scale_each, g.zero_at = found.group * g.zero_each;
+    return tile_at{found.from + found.tile % down * TILE_M, found.tile / down * TILE_N, true};
+}
+
+/* Rows of no group, from `first` on, are 0. */
+QGEMM void clear_rows(const mica_qgemm_args &a, s64 first, int threads)
+{
+    for (s64 i = (s64)blockIdx.x * threads + threadIdx.x; i < (a.ends.limit - first) * a.n; i += (s64)gridDim.x * threads)
+        ((y_t *)a.y)[(first + i / a.n) * a.y_m + i % a.n * a.y_n] = narrow<y_t>(0.0f);
+}
+
+/* ---- weights ---- */
+
 #if WEIGHTS_BLOCKS
 QGEMM float scale_of(const mica_qgemm_args &a, s64 n, s64 group)
 {
-    return HAS_SCALES ? ((const float *)a.scales)[n * a.scale_n + group * a.scale_g] : 1.0f;
+    return HAS_SCALES ? ((const float *)a.scales)[of_group(a.scale_at) + n * a.scale_n + group * a.scale_g] : 1.0f;
 }
 
 /* k is a multiple of PIECE, which divides a block. */
 QGEMM void weights_at(const mica_qgemm_args &a, s64 n, s64 k, float (&v)[PIECE])
 {
     const s64 number = k / ELEMENTS;
-    const block_t b = {(const u8 *)a.w + n * a.w_n + number * BYTES * a.w_k, a.w_k};
+    const block_t b = {(const u8 *)a.w + of_group(a.w_at) + n * a.w_n + number * BYTES * a.w_k, a.w_k};
     CODER(b, (int)(k - number * ELEMENTS), scale_of(a, n, number), v);
 }
 #else
@@ -37,7 +72,7 @@ constexpr bool NIBBLES = CODE == CODE_E2M1 || CODE == CODE_S4 || CODE == CODE_U4
 
 QGEMM float scale_of(const mica_qgemm_args &a, s64 n, s64 group)
 {
-    return widen<float>(((const scale_t *)a.scales)[n * a.scale_n + group * a.scale_g]);
+    return widen<float>(((const scale_t *)a.scales)[of_group(a.scale_at) + n * a.scale_n + group * a.scale_g]);
 }
 
 template <typename T> QGEMM float code_of(const void *base, s64 i)
@@ -50,7 +85,7 @@ template <typename T> QGEMM float code_of(const void *base, s64 i)
 QGEMM float zero_of(const mica_qgemm_args &a, s64 n, s64 group)
 {
     if constexpr (!HAS_ZEROS) return 0;
-    const s64 i = n * a.zero_n + group * a.zero_g;
+    const s64 i = of_group(a.zero_at) + n * a.zero_n + group * a.zero_g;
     if constexpr (ZERO_IS_CODE) return code_of<code_t>(a.zeros, i);
     else return widen<float>(((const zero_t *)a.zeros)[i]);
 }
@@ -69,7 +104,7 @@ QGEMM void weights_at(const mica_qgemm_args &a, s64 n, s64 k, float (&v)[PIECE])
             group++, next += a.group;
             scale = scale_of(a, n, group), zero = zero_of(a, n, group);
         }
-        v[e] = mul_of(sub_of(code_of<code_t>(a.w, n * a.w_n + (k + e) * a.w_k), zero), scale);
+        v[e] = mul_of(sub_of(code_of<code_t>(a.w, of_group(a.w_at) + n * a.w_n + (k + e) * a.w_k), zero), scale);
     }
 }
 #endif
@@ -77,6 +112,6 @@ QGEMM void weights_at(const mica_qgemm_args &a, s64 n, s64 k, float (&v)[PIECE])
 QGEMM void put_result(const mica_qgemm_args &a, s64 m, s64 n, float sum)
 {
     float v = a.alpha * sum;
-    if constexpr (HAS_BIAS) v += widen<float>(((const bias_t *)a.bias)[n * a.bias_n]);
+    if constexpr (HAS_BIAS) v += widen<float>(((const bias_t *)a.bias)[of_group(a.bias_at) + n * a.bias_n]);
     ((y_t *)a.y)[m * a.y_m + n * a.y_n] = narrow<y_t>(v);
 }

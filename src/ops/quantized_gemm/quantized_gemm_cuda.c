@@ -28,6 +28,10 @@ void mica_qgemm_prologue(const mica_qgemm *g, int piece, mica_text *p)
     mica_prologue_int(p, "SIDE_BY_SIDE", g->a.w_k == 1);
     mica_prologue_int(p, "HAS_SCALES", g->has_scales);
     mica_prologue_int(p, "HAS_BIAS", g->has_bias);
+    mica_prologue_int(p, "GROUPED", g->grouped);
+    mica_prologue_int(p, "FORM", 0); /* runs of rows */
+    mica_prologue_int(p, "HAS_GROUPS", 1);
+    mica_prologue_type(p, "groups_t", g->grouped ? g->ends : MICA_S32);
     mica_prologue_type(p, "x_t", g->x);
     mica_prologue_type(p, "y_t", g->y);
     mica_prologue_type(p, "bias_t", stored(g->bias));
@@ -52,9 +56,13 @@ void mica_qgemm_prologue(const mica_qgemm *g, int piece, mica_text *p)
 
 /* ---- the engine ---- */
 
-static int64_t tiles_of(int64_t n)
+mica_grid mica_qgemm_grid(const mica_qgemm *g, int rows, int columns, const mica_device_info *device,
+                          unsigned threads)
 {
-    return n ? (n - 1) / TILE + 1 : 0;
+    const double tiles = mica_qgemm_tiles(g, rows, columns);
+    /* Of groups the number of tiles is data: blocks take several where there may be many. */
+    const double most = g->grouped ? 16.0 * device->units : INT32_MAX, blocks = fmin(tiles, most);
+    return (mica_grid){.grid = {blocks < 1 ? 1 : (unsigned)blocks}, .block = {threads}};
 }
 
 /* Plain f32 at a third of its rate, in whole rounds of blocks. */
@@ -64,7 +72,7 @@ static double predict(const void *desc, const mica_device_info *device, const mi
     mica_qgemm g;
     (void)config;
     mica_qgemm_make(desc, NULL, &g);
-    const double tiles = (double)tiles_of(g.a.m) * (double)tiles_of(g.a.n);
+    const double tiles = mica_qgemm_tiles(&g, TILE, TILE);
     const double rounds = ceil(tiles / device->units) * device->units;
     const double flops = rounds * TILE * TILE * 2.0 * (double)g.a.k;
     return start_ms + flops / (reached * device->f32_tflops * 1e9);
@@ -77,10 +85,8 @@ static mica_status build(mica_plan *plan)
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
     mica_qgemm_make(plan->desc, NULL, &s->g);
-    const int64_t tiles = tiles_of(s->g.a.m) * tiles_of(s->g.a.n);
-    if (tiles == 0) return MICA_OK;
-    s->grid =
-        (mica_grid){.grid = {tiles < INT32_MAX ? (unsigned)tiles : INT32_MAX}, .block = {THREADS}};
+    if (s->g.a.m == 0 || s->g.a.n == 0) return MICA_OK;
+    s->grid = mica_qgemm_grid(&s->g, TILE, TILE, &plan->device, THREADS);
     mica_qgemm_prologue(&s->g, PIECE, &p);
     mica_kernel_spec spec = {"ops/quantized_gemm/quantized_gemm.cu", "quantized_gemm", buffer, 0};
     return mica_plan_add_kernel(plan, &spec, &s->kernel);

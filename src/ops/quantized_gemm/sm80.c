@@ -2,7 +2,7 @@
  * Engine "sm80" of quantized_gemm: x of f16 or bf16 by codes of 4 or 8 bits on the tensor cores,
  * with mma.sync. Codes are multiplied as they are, exact in 16 bits, and sums scaled in f32:
  * nothing is rounded that f32 would not round. Rows of w and x side by side, K of whole 64, groups
- * too. Cost: the bytes of w, or 2MNK at about half the rate of mma.sync. K is not split: narrow
+ * too. Of groups, tiles do not cross from one to the next. Cost: the bytes of w, or 2MNK at about half the rate of mma.sync. K is not split: narrow
  * layers leave multiprocessors idle. */
 #include "ops/quantized_gemm/quantized_gemm.h"
 #include "ops/quantized_gemm/sm80_args.h"
@@ -36,6 +36,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     if (a->k % DEPTH) return mica_refuse(why, "K is %lld, no multiple of %d", a->k, DEPTH);
     if (a->group % DEPTH && a->group < a->k)
         return mica_refuse(why, "group is %lld, no multiple of %d", a->group, DEPTH);
+    if (g.grouped && a->ends.count == 0) return mica_refuse(why, "there are no groups");
     if (g.has_zeros && g.zeros != g.w)
         return mica_refuse(why, "zeros is %s, these kernels take those of w's type",
                            mica_dtype_name(g.zeros));
@@ -48,8 +49,8 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
 
 static double tiles_of(const mica_qgemm *g, const mica_config *c)
 {
-    return ceil((double)g->a.n / (16 * WARPS * c->knob[KNOB_ROWS])) *
-           ceil((double)g->a.m / (8 * c->knob[KNOB_COLS]));
+    const int rows = 8 * c->knob[KNOB_COLS], columns = 16 * WARPS * c->knob[KNOB_ROWS];
+    return mica_qgemm_tiles(g, rows, columns);
 }
 
 /* A tile's step costs its products and the decoding of its codes; in whole rounds of blocks. */
@@ -83,7 +84,7 @@ static int configs(const void *desc, const mica_device_info *device, mica_config
     for (int rows = 2; rows >= 1; rows--)
         for (int cols = 8; cols >= 1; cols /= 2) {
             const mica_config c = {{rows, cols}};
-            if (cols > 1 && 4 * cols >= g.a.m) continue;
+            if (cols > 1 && 4 * cols >= mica_qgemm_expected(&g)) continue;
             if (rows * cols > 8) continue; /* sums would not stay in registers */
             count = mica_config_keep(out, ms, count, KEPT, &c, model(desc, &g, device, &c));
         }
@@ -105,9 +106,8 @@ static mica_status build(mica_plan *plan)
     state *s;
     MICA_TRY(mica_plan_state(plan, sizeof *s, &s));
     mica_qgemm_make(plan->desc, NULL, &s->g);
-    const double tiles = tiles_of(&s->g, &plan->config);
-    s->grid = (mica_grid){.grid = {tiles < INT32_MAX ? (unsigned)tiles : INT32_MAX},
-                          .block = {32 * WARPS}};
+    s->grid = mica_qgemm_grid(&s->g, 8 * plan->config.knob[KNOB_COLS],
+                              16 * WARPS * plan->config.knob[KNOB_ROWS], &plan->device, 32 * WARPS);
     mica_qgemm_prologue(&s->g, PIECE, &p);
     mica_prologue_int(&p, "ROWS", plan->config.knob[KNOB_ROWS]);
     mica_prologue_int(&p, "COLS", plan->config.knob[KNOB_COLS]);

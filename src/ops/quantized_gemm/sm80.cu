@@ -61,7 +61,7 @@ QGEMM void fetch_codes(const mica_qgemm_sm80_args &a, s64 n, s64 k, lane_codes &
     for (int i = 0; i < ROWS; i++)
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const s64 at = min(n + 16 * i + 8 * h, a.g.n - 1) * a.g.w_n + k;
+            const s64 at = of_group(a.g.w_at) + min(n + 16 * i + 8 * h, a.g.n - 1) * a.g.w_n + k;
             const u8 *from = (const u8 *)a.g.w + (NIBBLES ? at / 2 : at);
             if (a.w_aligned)
                 load_vector<WORDS>((const u32 *)from, c.word[i][h]);
@@ -104,14 +104,20 @@ QGEMM void factors(const lane_codes &c, int i, int s, const float (&zero)[ROWS][
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2) quantized_sm80(const __grid_constant__ mica_qgemm_sm80_args a)
+extern "C" __global__ void __launch_bounds__(THREADS, 2) quantized_sm80(const __grid_constant__ mica_qgemm_sm80_args all)
 {
     overlap_wait();
     __shared__ __align__(16) char shared[STAGES * TILE_M * LINE];
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, row = lane / 4, quarter = lane % 4;
+    mica_qgemm_sm80_args a = all;
     const s64 down = (a.g.m - 1) / TILE_M + 1, tiles = ((a.g.n - 1) / TILE_N + 1) * down, steps = a.g.k / DEPTH;
-    for (s64 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        const s64 m0 = tile % down * TILE_M, n = tile / down * TILE_N + warp * (16 * ROWS) + row;
+    groups_walk<s64, TILE_M> walk;
+    if constexpr (GROUPED) walk.begin(a.g.ends, 0, (a.g.n - 1) / TILE_N + 1);
+    for (s64 tile = blockIdx.x; GROUPED || tile < tiles; tile += gridDim.x) {
+        tile_at at = {tile % down * TILE_M, tile / down * TILE_N, true};
+        if constexpr (GROUPED) at = tile_of_group<TILE_M, TILE_N>(walk, tile, a.g);
+        if (!at.there) break;
+        const s64 m0 = at.m, n = at.n + warp * (16 * ROWS) + row;
         float sum[ROWS][COLS][4] = {};
         lane_codes now, next;
         float scale[ROWS][2] = {}, zero[ROWS][2] = {};
@@ -176,4 +182,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) quantized_sm80(const __
                     if (line < a.g.n && m < a.g.m) put_result(a.g, m, line, sum[i][j][e]);
                 }
     }
+    if constexpr (GROUPED) clear_rows(a.g, walk.ended, THREADS);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Engine "cpu" of quantized_gemm. A thread takes rows of w, ROWS at a time; a chunk of them is
  * decoded to f32 in the first-level cache, by the loops of quantize and quantize_blocks, and
- * multiplied with rows of x, several at a time, in vector registers. x is converted to f32 once,
+ * multiplied with rows of x, several at a time, in vector registers; of groups one after the other,
+ * each thread with its rows of every matrix. x is converted to f32 once,
  * into the workspace, unless it is that. Activations are not quantised. Cost: bytes of w at the
  * bandwidth of memory or the decoding, whichever is longer, and 2MNK at about half the rate of f32.
  */
@@ -67,14 +68,16 @@ static void code_chunk(const work *k, int64_t n, int64_t first, int64_t count, f
 {
     const mica_qgemm *g = &k->s->g;
     const mica_qgemm_args *a = &k->a;
-    mica_quantize_codes_f32(g->w, a->w, n * a->w_n + first * a->w_k, a->w_k, v, count);
+    mica_quantize_codes_f32(g->w, a->w, a->w_at + n * a->w_n + first * a->w_k, a->w_k, v, count);
     for (int64_t i = 0; i < count;) {
         const int64_t group = (first + i) / a->group, next = (group + 1) * a->group - first;
         const int64_t end = next < count ? next : count;
-        const float scale = (float)k->s->load_scale(a->scales, n * a->scale_n + group * a->scale_g);
+        const int64_t scale_at = a->scale_at + n * a->scale_n + group * a->scale_g;
+        const float scale = (float)k->s->load_scale(a->scales, scale_at);
         float zero = 0;
         if (g->has_zeros)
-            zero = (float)k->s->load_zero(a->zeros, n * a->zero_n + group * a->zero_g);
+            zero = (float)k->s->load_zero(a->zeros,
+                                          a->zero_at + n * a->zero_n + group * a->zero_g);
         scale_codes(v + i, end - i, zero, scale);
         i = end;
     }
@@ -86,10 +89,10 @@ static void block_chunk(const work *k, int64_t n, int64_t first, int64_t count, 
     const mica_qgemm_args *a = &k->a;
     const int format = (int)(g->blocks - mica_blocks_formats);
     const int64_t number = first / g->elements, blocks = count / g->elements;
-    const uint8_t *w = (const uint8_t *)a->w + n * a->w_n + number * g->bytes * a->w_k;
+    const uint8_t *w = (const uint8_t *)a->w + a->w_at + n * a->w_n + number * g->bytes * a->w_k;
     const float *scale = a->scales;
     mica_blocks_run r = {g->elements, g->bytes, blocks, a->scale_g, NULL};
-    if (g->has_scales) r.scale = scale + n * a->scale_n + number * a->scale_g;
+    if (g->has_scales) r.scale = scale + a->scale_at + n * a->scale_n + number * a->scale_g;
     if (k->s->whole) {
         mica_blocks_decode(format, &r, w, v);
         return;
@@ -111,7 +114,7 @@ static void store_sums(const work *k, int64_t m, int64_t lines, int64_t n, int r
     const mica_qgemm_args *a = &k->a;
     const bool has_bias = k->s->g.has_bias;
     for (int r = 0; r < rows; r++) {
-        const float bias = has_bias ? (float)k->s->load_bias(a->bias, (n + r) * a->bias_n) : 0;
+        const float bias = has_bias ? (float)k->s->load_bias(a->bias, a->bias_at + (n + r) * a->bias_n) : 0;
         for (int64_t i = 0; i < lines; i++) {
             const float v = a->alpha * sums[i * ROWS + r];
             k->s->store(a->y, (m + i) * a->y_m + (n + r) * a->y_n,
@@ -150,7 +153,7 @@ static mica_status build(mica_plan *plan)
     s->load_zero = g->has_zeros ? mica_dtype_load(g->zeros) : NULL;
     s->load_bias = g->has_bias ? mica_dtype_load(g->bias) : NULL;
     s->store = mica_dtype_store(g->y);
-    s->bytes = mica_op_bytes(plan->op, plan->desc) * 8 * (double)(1 + g->a.m / 4);
+    s->bytes = mica_op_bytes(plan->op, plan->desc) * 8 * (1 + mica_qgemm_expected(g) / 4);
     if (s->straight) return MICA_OK;
     return mica_book(plan, "x in f32", (size_t)(g->a.m * g->a.k) * sizeof(float), &s->rows);
 }
@@ -186,12 +189,20 @@ static mica_status run(const mica_plan *plan, const mica_run *run)
         float *sums = mica_scratch_take((size_t)most * ROWS * sizeof *sums);
         k.w = mica_scratch_zeroed((size_t)s->chunk * ROWS * sizeof *k.w);
         k.bytes = mica_scratch_take(MICA_BLOCKS_MOST_BYTES);
-        for (int64_t m = 0; m < a->m; m += LINES)
-            for (int64_t i = tasks * t / team; i < end; i++) {
-                const int64_t left = a->n - i * ROWS, lines = a->m - m;
-                do_rows(&k, m, lines < LINES ? lines : LINES, i * ROWS,
-                        left < ROWS ? (int)left : ROWS, sums);
-            }
+        int64_t last = 0;
+        for (int64_t group = 0; group < mica_qgemm_groups(&s->g); group++) {
+            const int64_t from = mica_qgemm_group(&s->g, a->ends.groups, group, &last, &k.a);
+            for (int64_t m = from; m < last; m += LINES)
+                for (int64_t i = tasks * t / team; i < end; i++) {
+                    const int64_t left = a->n - i * ROWS, lines = last - m;
+                    do_rows(&k, m, lines < LINES ? lines : LINES, i * ROWS,
+                            left < ROWS ? (int)left : ROWS, sums);
+                }
+        }
+        const int64_t columns = end * ROWS < a->n ? end * ROWS : a->n;
+        for (int64_t m = last; m < a->m; m++)
+            for (int64_t n = tasks * t / team * ROWS; n < columns; n++)
+                s->store(a->y, m * a->y_m + n * a->y_n, 0);
     }
     return MICA_OK;
 }
