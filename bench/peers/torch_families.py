@@ -645,8 +645,38 @@ def grouped(a, w, offsets, counts):
     return torch.cat([F.linear(rows, m) for rows, m in zip(a.split(counts), w)])
 
 
+def read_weights(fields, t, which):
+    """w1, w2 or w3 in few bits as x's type has them."""
+    w, scales, zeros = t[f"w{which}"], t[f"scales{which}"], f"zeros{which}"
+    kind, dims = (part for part in fields[f"w{which}"].split(":")[:2])
+    dims = [int(n) for n in dims.split("x")]
+    if scales.dtype == E8M0:
+        scales.view(torch.uint8).copy_(torch.randint(120, 134, scales.shape, device=scales.device))
+    else:
+        scales.copy_((torch.rand(scales.shape, device=scales.device) + 0.5) / (16 * dims[2] ** 0.5))
+    shape, narrow = blocks(dims, list(scales.shape))
+    v = code_values(kind, w).view(shape)
+    if zeros in t:
+        v = v - (code_values(kind, t[zeros]) if fields[zeros].split(":")[0] == kind else t[zeros].float()).view(narrow)
+    return (v * scale_values({"scale": scales}).view(narrow)).view(dims).to(t["x"].dtype)
+
+
+def as_e4m3(rows):
+    """What blocks of 128 of a row are with a scale of their largest magnitude, in the type of the rows."""
+    parts = []
+    for part in rows.split(128, -1):
+        scale = part.abs().amax(-1, keepdim=True).float() / 448
+        codes = (part.float() / scale.clamp_min(1e-38)).clamp(-448, 448).to(torch.float8_e4m3fn)
+        parts.append((codes.float() * scale).to(rows.dtype))
+    return torch.cat(parts, -1)
+
+
 def moe(fields, t):
-    """Scores, topk, argsort, index_select, grouped products, index_add: as models with grouped_mm write it."""
+    """Scores, topk, argsort, index_select, grouped products, index_add: as models with grouped_mm write it. Weights in
+    few bits were read before: what a model costs that does not keep them so."""
+    if "scales1" in t:
+        t = {**t, **{f"w{n}": read_weights(fields, t, n) for n in (1, 2, 3) if f"w{n}" in t}}
+    entering = as_e4m3 if fields.get("activations") == "e4m3" else lambda rows: rows
     refuse(fields, "b1", "b2", "b3", "capacity", "groups", "score_bias", "act_a", "act_b")
     if fields.get("act", "identity") not in ACTIVATIONS:
         raise NotImplementedError(f"act={fields['act']}")
@@ -678,14 +708,14 @@ def moe(fields, t):
         counts = torch.bincount(indices.flatten(), minlength=experts)
         offsets = counts.cumsum(0).int()
         each = None if x.is_cuda and x.dtype == torch.bfloat16 else counts.tolist()
-        rows = v["x"].index_select(0, order // k)
+        rows = entering(v["x"].index_select(0, order // k))
         u = grouped(rows, v["w1"], offsets, each)
         if fields.get("gated") == "1":
             gate, up = (u, grouped(rows, v["w3"], offsets, each)) if "w3" in v else u.chunk(2, -1)
             h = act(gate) * up
         else:
             h = act(u)
-        made = grouped(h, v["w2"], offsets, each) * weights.flatten().index_select(0, order)[:, None]
+        made = grouped(entering(h), v["w2"], offsets, each) * weights.flatten().index_select(0, order)[:, None]
         return x.new_zeros(len(x), made.shape[1], dtype=torch.float32 if x.dtype != torch.float64 else x.dtype).index_add(
             0, order // k, made.to(torch.float32 if x.dtype != torch.float64 else x.dtype)).to(x.dtype)
 
@@ -771,16 +801,22 @@ def quantized_gemm(fields, t):
     """The product of x's type with weights that were read before: what a model costs that does not quantise them."""
     refuse(fields, "format", "alpha")
     x, w, y, kind = t["x"], t["w"], t["y"], fields["w"].split(":")[0]
-    scales = t["scales"]
+    scales, grouped_rows = t["scales"], "ends" in t
     if scales.dtype == E8M0:
         scales.view(torch.uint8).copy_(torch.randint(120, 134, scales.shape, device=x.device))
     else:
         positive(scales)
-    shape, narrow = blocks([y.shape[1], x.shape[1]], list(scales.shape))
+    dims = ([len(t["ends"])] if grouped_rows else []) + [y.shape[1], x.shape[1]]
+    shape, narrow = blocks(dims, list(scales.shape))
     v = code_values(kind, w).view(shape)
     if "zeros" in t:
         v = v - (code_values(kind, t["zeros"]) if fields["zeros"].split(":")[0] == kind else t["zeros"].float()).view(narrow)
-    weights = (v * scale_values({"scale": scales}).view(narrow)).view(y.shape[1], x.shape[1]).to(x.dtype)
+    weights = (v * scale_values({"scale": scales}).view(narrow)).view(dims).to(x.dtype)
+    if grouped_rows:
+        refuse(fields, "bias")
+        counts = [len(part) for part in torch.arange(len(x)).tensor_split(dims[0])]
+        t["ends"].copy_(torch.tensor(counts).cumsum(0))
+        return lambda: {"y": typed(grouped(x, weights, t["ends"].int(), counts), y)}
     bias = t["bias"].to(x.dtype) if "bias" in t else None
     return lambda: {"y": typed(F.linear(x, weights, bias), y)}
 

@@ -67,6 +67,8 @@ dequantize x=e2m1:64x256 y=bf16 block=1x16 scale=e4m3 global_scale=f32:1
 quantized_gemm x=bf16:9x128 w={s4,u4,s8,u8,e2m1,e4m3}:33x128 group=64
 quantized_gemm x={f32,f16}:9x128 w=u4:33x128 group=32 scales=f16 zeros={u4,f16} bias=f32
 quantized_gemm x=f32:9x128 w=e2m1:33x128 group=32 scales=e8m0
+quantized_gemm x=f32:40x128 w={u4,s8,e4m3}:3x33x128 group=32 scales=f16
+quantized_gemm x=bf16:40x128 w=u4:3x33x128 group=64 zeros=u4
 conv x=f32:2x8x9x9 w=f32:4x8x3x3 pad=1x1
 gemm a=f32:40x57 b=f32:57x30
 pool x=f32:2x8x10x10 window=2x2
@@ -82,6 +84,9 @@ moe_unpermute pass={fwd,bwd} x={f32,bf16}:120x24 places=s32:40x3 weights=f32 dwe
 moe x=f32:40x24 w1=f32:5x32x24 w2=f32:5x24x16 indices=s32:40x3 gated=1 act=silu
 moe x=f32:40x24 w1=f32:5x16x24 w3=f32:5x16x24 w2=f32:5x24x16 logits=f32:40x5 k=2 renormalise={0,1} score={softmax,sigmoid} gated=1 act=gelu
 moe x=f32:40x24 w1=f32:5x16x24 w2=f32:5x24x16 router=f32:5x24 k=2 act={relu,squared_relu}
+moe x=f32:40x64 w1=u4:5x128x64 w2=u4:5x24x64 indices=s32:40x3 gated=1 act=silu group=32 zeros1=u4 zeros2=u4
+moe x=f32:40x64 w1=s8:5x32x64 w3=s8:5x32x64 w2=s8:5x24x32 logits=f32:40x5 k=2 renormalise=1 gated=1 act=silu
+moe x=f32:40x128 w1=e4m3:5x64x128 w2=e4m3:5x128x32 indices=s32:40x2 gated=1 act=silu activations=e4m3
 moe pass=bwd x=f32:40x24 w1=f32:5x32x24 w2=f32:5x24x16 indices=s32:40x3 gated=1 act=silu dw1=f32 dw2=f32 dweights=f32
 moe pass=bwd x=f32:40x24 w1=f32:5x32x24 w2=f32:5x24x16 logits=f32:40x5 k=2 renormalise=1 gated=1 act=silu dw1=f32 dlogits=f32
 moe_route logits=f32:40x24 k=3 renormalise={0,1} score={softmax,sigmoid}

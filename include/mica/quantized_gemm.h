@@ -16,12 +16,12 @@
  *
  * Weights in the layouts of GPTQ, AWQ and Marlin become such codes by repack_weights.
  *
- * Groups of rows (experts): with w of G x N x K, or G x N x bytes, the rows of x are sorted by group
- * and each group has its own W. ends[g], read when the plan runs, is where group g ends: it has the
- * rows from ends[g-1] (0 for the first) to before ends[g]. scales and zeros begin with G, too, or
- * are one element; bias is G x N, or N for all. Any content of ends is safe: an end below the one
- * before it makes an empty group, one past the last row counts as M. Rows of y that belong to no
- * group become 0, and what x has there is not used.
+ * Groups of rows (experts): with w of G x N x K, or G x N x bytes, the rows of x are sorted by
+ * group and each group has its own W. ends[g], read when the plan runs, is where group g ends: it
+ * has the rows from ends[g-1] (0 for the first) to before ends[g]. scales and zeros begin with G,
+ * too, or are one element; bias is G x N, or N for all. Any content of ends is safe: an end below
+ * the one before it makes an empty group, one past the last row counts as M. Rows of y that belong
+ * to no group become 0, and what x has there is not used.
  *
  * The numbers W are those of dequantize and dequantize_blocks in f32; they are multiplied as such
  * and summed in f32. x is not quantised. An engine may sum the codes of a group first and multiply
@@ -66,8 +66,8 @@ typedef struct mica_quantized_gemm_desc {
     mica_tensor bias;   /* N, or G x N, of f32, f16, bf16; 0 means none */
     int64_t group;      /* elements of a row with one scale; 0 means inferred: from scales, or the
                            whole row; of blocks the format's own */
-    mica_tensor ends;   /* G, s32 or s64: where groups of rows end; 0 means w of G x N x K: inferred,
-                           as s32; else none */
+    mica_tensor ends; /* G, s32 or s64: where groups of rows end; 0 means w of G x N x K: inferred,
+                         as s32; else none */
 } mica_quantized_gemm_desc;
 
 /* Makes a plan; see mica_plan_create. */

@@ -173,9 +173,60 @@ static void refusals(void **state)
             "w3 without gated");
     refuses("moe x=f32:3x4 w1=f32:0x3x4 w2=f32:0x4x3 indices=s32:3x1", "w1 has 0 experts");
     refuses("moe x=bf16:3x4 w1=s4:2x3x4 w2=bf16:2x4x3 indices=s32:3x1",
-            "w1 is s4, x is bf16; they must agree: products of few bits (quantized_gemm) have no");
+            "w2 is bf16, w1 is s4; they must agree");
     refuses("moe x=bf16:3x4 w1=f32:2x3x4 w2=bf16:2x4x3 indices=s32:3x1",
             "w1 is f32, x is bf16; they must agree");
+}
+
+#define CODES "moe x=bf16:3x4 w1=u4:2x6x4 w2=u4:2x4x3 indices=s32:3x1 gated=1 "
+#define BLOCKS                                                                                     \
+    "moe x=bf16:3x4 w1=e4m3:2x6x4 w2=e4m3:2x4x3 indices=s32:3x1 gated=1 activations=e4m3 "
+static void refusals_of_codes(void **state)
+{
+    (void)state;
+    refuses(CODES "pass=bwd", "w1 is u4 in bwd: experts in few bits have a forward pass only");
+    refuses(CODES "scales1=f32:2x6x3", "dimension 2 of scales1 is 3, ");
+    refuses(CODES "group=2 scales1=f32:2x6x3", "dimension 2 of scales1 is 3, ");
+    refuses(CODES "scales3=f32", "scales3 without w3");
+    refuses(CODES "zeros1=s8", "zeros1 is s8, it must be of w1's type, u4, or of scales1', f32");
+    refuses(CODES "zeros1=u4:2x6x2", "dimension 2 of zeros1 is 2, ");
+    refuses(CODES "activations=e4m3", "w1 is u4, with activations=e4m3 it must be e4m3");
+    refuses("moe x=f64:3x4 w1=u4:2x6x4 w2=u4:2x4x3 indices=s32:3x1 gated=1",
+            "x is f64, w1 u4: weights in few bits are for");
+    refuses(GATED "indices=s32:3x1 scales1=f32:1", "scales1 is for weights in few bits, w1 is f32");
+    refuses(GATED "indices=s32:3x1 group=2", "group is for weights in few bits, w1 is f32");
+    refuses(GATED "indices=s32:3x1 activations=e4m3",
+            "w1 is f32, with activations=e4m3 it must be");
+    refuses(BLOCKS "group=64", "group is 64, with activations=e4m3 it is 128");
+    refuses(BLOCKS "scales2=bf16", "scales2 is bf16, with activations=e4m3 it must be f32");
+    refuses(BLOCKS "zeros1=f32", "zeros1 is for integers, w1 is e4m3");
+}
+
+/* Expert 0 has codes 3 and 1 of zero 1 and scales 0.5 and 2, expert 1 codes 0 and 5: w1 is 1 and 0,
+ * then -0.5 and 8. w2 is 7 and -8. */
+static void codes_by_hand(void **state)
+{
+    (void)state;
+    double x[] = {2, 3, 1, -1, 4, 0.5}, w1[] = {3, 1, 0, 5}, w2[] = {7, -8};
+    double scales1[] = {0.5, 2, 0.5, 2}, zeros1[] = {1, 1, 1, 1}, scales2[] = {1};
+    double indices[] = {0, 1, 1}, weights[] = {1, 2, -1}, y[3];
+    const double wanted[] = {7 * 2, 2 * -8 * -8.5, -(-8 * 2)};
+    double *values[MICA_MAX_ARGS] = {[MICA_MOE_X] = x,
+                                     [MICA_MOE_W1] = w1,
+                                     [MICA_MOE_W2] = w2,
+                                     [MICA_MOE_SCALES1] = scales1,
+                                     [MICA_MOE_ZEROS1] = zeros1,
+                                     [MICA_MOE_SCALES2] = scales2,
+                                     [MICA_MOE_INDICES] = indices,
+                                     [MICA_MOE_WEIGHTS] = weights,
+                                     [MICA_MOE_Y] = y};
+    for (int e = 0; e < 2; e++) {
+        run_ok(
+            takers[e],
+            "moe x=f32:3x2 w1=s8:2x1x2 w2=s8:2x1x1 indices=s32:3x1 group=1 zeros1=s8 scales2=f32:1",
+            values);
+        assert_int_equal(differences(y, wanted, 3, 0, 0), 0);
+    }
 }
 
 int main(void)
@@ -185,6 +236,8 @@ int main(void)
         cmocka_unit_test(what_is_dropped),
         cmocka_unit_test(workspace),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(refusals_of_codes),
+        cmocka_unit_test(codes_by_hand),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
 }

@@ -456,8 +456,8 @@ static void cost(const void *desc, double *flops, double *bytes)
     if (d->pass == MICA_MOE_BWD) *flops *= mica_tensor_given(&d->hidden) ? 2 : 3;
     *bytes = 0;
     for (int i = 0; i < ARGS; i++) {
-        const bool weight = i == MICA_MOE_W1 || i == MICA_MOE_W2 || i == MICA_MOE_W3 ||
-                            i >= MICA_MOE_SCALES1;
+        const bool weight =
+            i == MICA_MOE_W1 || i == MICA_MOE_W2 || i == MICA_MOE_W3 || i >= MICA_MOE_SCALES1;
         *bytes += mica_op_arg_bytes(&mica_op_moe, d, i) * (weight ? used : 1);
     }
     if (*bytes <= 0) *bytes = 1;
@@ -494,7 +494,8 @@ static const mica_engine *const engines[] = {&mica_moe_compose, &mica_engine_ref
 
 const mica_op mica_op_moe = {
     .name = "moe",
-    .doc = "layers of a mixture of experts, routed here or by given choices, weights in 16 or few bits, and the gradients",
+    .doc = "layers of a mixture of experts, routed here or by given choices, weights in 16 or few "
+           "bits, and the gradients",
     .desc_size = sizeof(mica_moe_desc),
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,

@@ -62,13 +62,12 @@ static double router_value(const mica_tensor *t, uint64_t seed, uint64_t i)
     return (bits & 1 ? 1 : -1) * (bits & 2 ? 1 : 0.5);
 }
 
-/* Codes that stand for the exact values, with scales of 1 and -1: those of unsigned types are 1 more
- * where there are zero points, else without their sign. */
+/* Codes that stand for the exact values, with scales of 1 and -1: those of unsigned types are 1
+ * more where there are zero points, else without their sign. */
 static double exact_code(const mica_moe_desc *d, int arg, double v)
 {
     const bool is_unsigned = d->w1.dtype == MICA_U4 || d->w1.dtype == MICA_U8;
-    const mica_tensor *zeros =
-        mica_op_tensor(&mica_op_moe, d, arg - MICA_MOE_W1 + MICA_MOE_ZEROS1);
+    const mica_tensor *zeros = mica_op_tensor(&mica_op_moe, d, arg - MICA_MOE_W1 + MICA_MOE_ZEROS1);
     if (!is_unsigned) return v;
     return mica_tensor_given(zeros) ? v + 1 : fabs(v);
 }
@@ -147,7 +146,8 @@ bool moe_fill(const void *desc, const double *scalars, int arg, mica_fill fill, 
                                    : 1;
     /* Activations that lie near the border of two codes may be either: of sums that nearly cancel
      * that would be all there is. */
-    const bool leaning = d->activations == MICA_MOE_ACTIVATIONS_E4M3 && fill == MICA_FILL_RANDOM;
+    const bool borders = d->activations == MICA_MOE_ACTIVATIONS_E4M3;
+    const bool leaning = borders && fill == MICA_FILL_RANDOM;
     double size = 1 / (double)(terms ? terms : 1);
     (void)scalars;
     if (fill != MICA_FILL_SAME_SIGN && !leaning) size = sqrt(size);
@@ -168,6 +168,7 @@ bool moe_fill(const void *desc, const double *scalars, int arg, mica_fill fill, 
         else
             v = size * (leaning ? 0.8 + 0.4 * value(fill, seed, i) : value(fill, seed, i));
         if (codes && fill == MICA_FILL_EXACT) v = exact_code(d, arg, v);
+        if (borders && fill == MICA_FILL_EXACT && arg != MICA_MOE_INDICES) v = fabs(v);
         /* Experts are liked by Zipf's law. */
         if (arg == MICA_MOE_LOGITS && fill == MICA_FILL_RANDOM)
             v -= log((double)(n % t->dims[1] + 1));

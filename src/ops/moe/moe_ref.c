@@ -52,15 +52,16 @@ static bool begin(truth *t, const mica_moe_desc *d, const mica_view *v, void **o
     *t = (truth){.d = d, .v = v, .s = moe_sizes_of(d)};
     t->a = mica_accuracy_of(&mica_op_moe, d, d->x.dtype, d->compute == MICA_COMPUTE_TF32);
     const moe_sizes *s = &t->s;
-    const int64_t longest = s->width > s->inner ? s->width : s->inner, drifts = longest / MOE_BLOCK + 1;
+    const int64_t longest = s->width > s->inner ? s->width : s->inner,
+                  drifts = longest / MOE_BLOCK + 1;
     const int64_t routes = moe_routes(d) ? s->tokens * s->experts : 0;
     const bool backward = d->pass == MICA_MOE_BWD;
     int64_t widest = s->width > s->out ? s->width : s->out;
     t->choices = s->tokens * s->k;
     if (s->pre > widest) widest = s->pre;
     const int64_t kept = backward ? t->choices * (s->pre + s->inner) : 0;
-    const int64_t numbers = 2 * t->choices + 2 * routes + kept + s->pre + 2 * s->inner +
-                            2 * longest + drifts;
+    const int64_t numbers =
+        2 * t->choices + 2 * routes + kept + s->pre + 2 * s->inner + 2 * longest + drifts;
     const size_t bytes = (size_t)numbers * sizeof(number) + (size_t)widest * sizeof(sum) +
                          (size_t)t->choices * 3 * sizeof(int64_t);
     enum { SMALL = 1 << 18 };
@@ -166,8 +167,8 @@ static void quantise_block(const truth *t, const number *from, int64_t count, nu
         if (to[i].error == 0) continue;
         const double first = fmin((v - off) / s0, (v - off) / s1);
         const double last = fmax((v + off) / s0, (v + off) / s1);
-        const double squares = by_chance(code, low, first, last - first) +
-                               by_chance(code, high, last, last - first);
+        const double squares =
+            by_chance(code, low, first, last - first) + by_chance(code, high, last, last - first);
         likely[i].error = fmin(to[i].error, sqrt(squares) * s1 / t->a.unit);
     }
 }
@@ -378,8 +379,8 @@ static void forward(const truth *t)
                 if (b->data)
                     mica_number_add(&t->a, &s, mica_number_exact(1),
                                     mica_number_exact(mica_get(b, bias_at(&b->t, e, o))));
-                const number made = mica_number_rounded(
-                    &t->a, products(t, &s, t->s.inner, MICA_MOE_W2, e, o));
+                const number made =
+                    mica_number_rounded(&t->a, products(t, &s, t->s.inner, MICA_MOE_W2, e, o));
                 mica_number_add(&t->a, &t->sums[o], made, t->weights[c]);
             }
         }

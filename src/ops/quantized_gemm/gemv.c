@@ -27,8 +27,7 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
     (void)device;
     mica_qgemm_make(desc, NULL, &g);
     const mica_qgemm_args *a = &g.a;
-    if (g.grouped)
-        return mica_refuse(why, "w has groups of rows, this engine takes one matrix");
+    if (g.grouped) return mica_refuse(why, "w has groups of rows, this engine takes one matrix");
     if (a->m > MOST) return mica_refuse(why, "x has %lld rows, this engine takes %d", a->m, MOST);
     if (a->m == 0 || a->n == 0 || a->k == 0)
         return mica_refuse(why, "%lld x %lld x %lld: there is no product", a->m, a->n, a->k);

@@ -228,7 +228,8 @@ static mica_status infer(void *desc, mica_why *why)
     mica_quantized_gemm_desc *d = desc;
     const mica_blocks_format *f = format_of(d);
     if (d->x.rank != 2 || (d->w.rank != 2 && d->w.rank != 3))
-        return mica_invalid(why, "x has rank %d, w %d; both must be matrices, or w one of each group",
+        return mica_invalid(why,
+                            "x has rank %d, w %d; both must be matrices, or w one of each group",
                             d->x.rank, d->w.rank);
     if (!has_groups(d) && mica_tensor_given(&d->ends))
         return mica_invalid(why, "ends are for groups, w has rank 2");
@@ -291,8 +292,7 @@ static void place_groups(const mica_tensor *t, int rank, long long *by_matrix, l
 void mica_qgemm_make(const mica_quantized_gemm_desc *desc, const mica_view *views, mica_qgemm *g)
 {
     mica_quantized_gemm_desc d = *desc;
-    mica_tensor *const tensors[] = {&d.x, &d.w, &d.y, &d.scales, &d.zeros, &d.bias,
-                                    &d.ends};
+    mica_tensor *const tensors[] = {&d.x, &d.w, &d.y, &d.scales, &d.zeros, &d.bias, &d.ends};
     for (int i = 0; views && i < (int)(sizeof tensors / sizeof *tensors); i++)
         if (views[i].data) memcpy(tensors[i]->strides, views[i].t.strides, sizeof d.x.strides);
     memset(g, 0, sizeof *g);
@@ -368,8 +368,8 @@ bool mica_qgemm_rows_whole(const mica_qgemm *g, int bytes)
 {
     const int bits = mica_dtype_bits(g->w);
     const long long row = g->a.n > 1 ? g->a.w_n * bits : 0, each = g->a.w_each * bits;
-    return (g->a.w_k == 1 || g->a.k < 2) && row % 8 == 0 && row / 8 % bytes == 0 &&
-           each % 8 == 0 && each / 8 % bytes == 0;
+    return (g->a.w_k == 1 || g->a.k < 2) && row % 8 == 0 && row / 8 % bytes == 0 && each % 8 == 0 &&
+           each / 8 % bytes == 0;
 }
 
 /* ---- fills ---- */
@@ -413,7 +413,8 @@ static void fill_ends(const mica_quantized_gemm_desc *d, mica_fill fill, uint64_
     for (int64_t i = 0; i < d->w.dims[0]; i++) {
         const uint64_t bits = mica_random_bits(seed ^ 0xe4d5, (uint64_t)i);
         const double u = mica_random_uniform(seed, (uint64_t)i), share = rows / groups;
-        double size = floor(share * (0.6 + 0.8 * u) + (double)(bits >> 8 & 255) / 256);
+        const double part = fill == MICA_FILL_EXACT ? 0.4 + 0.5 * u : 0.6 + 0.8 * u;
+        double size = floor(share * part + (double)(bits >> 8 & 255) / 256);
         if (fill == MICA_FILL_RANGE) size = edges[bits % 10];
         if (fill == MICA_FILL_EXACT && bits % 4 == 0) size = 0;
         if (fill == MICA_FILL_EXACT && i == 0) size = floor(share * 0.8) + 1;
@@ -454,7 +455,8 @@ static bool fill(const void *desc, const double *numbers, int arg, mica_fill kin
 
 const mica_op mica_op_quantized_gemm = {
     .name = "quantized_gemm",
-    .doc = "Product with quantised weights, also of groups: codes with scales, blocks of GGUF, nf4, fp4",
+    .doc = "Product with quantised weights, also of groups: codes with scales, blocks of GGUF, "
+           "nf4, fp4",
     .desc_size = sizeof(mica_quantized_gemm_desc),
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,

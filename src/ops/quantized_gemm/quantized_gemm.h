@@ -21,8 +21,8 @@ typedef struct mica_qgemm {
 void mica_qgemm_make(const mica_quantized_gemm_desc *desc, const mica_view *views, mica_qgemm *g);
 void mica_qgemm_bind(const mica_plan *plan, const mica_run *run, mica_qgemm_args *a);
 /* Sets a to group `index`, whose first row is returned: a->m is where it ends, and *end, which is
- * where the one before it ended, moves on. ends: the values, or NULL where there are no groups: one,
- * of all rows. */
+ * where the one before it ended, moves on. ends: the values, or NULL where there are no groups:
+ * one, of all rows. */
 int64_t mica_qgemm_group(const mica_qgemm *g, const void *ends, int64_t index, int64_t *end,
                          mica_qgemm_args *a);
 /* How many groups there are: 1 where w is a matrix. */
@@ -36,8 +36,8 @@ double mica_qgemm_expected(const mica_qgemm *g);
 double mica_qgemm_tiles(const mica_qgemm *g, int rows, int columns);
 /* Whether rows of w lie side by side, in whole bytes, and begin at multiples of so many bytes. */
 bool mica_qgemm_rows_whole(const mica_qgemm *g, int bytes);
-mica_grid mica_qgemm_grid(const mica_qgemm *g, int rows, int columns, const mica_device_info *device,
-                          unsigned threads);
+mica_grid mica_qgemm_grid(const mica_qgemm *g, int rows, int columns,
+                          const mica_device_info *device, unsigned threads);
 /* Constants of quantized_gemm.cuh. piece: elements that a thread reads at once. */
 void mica_qgemm_prologue(const mica_qgemm *g, int piece, mica_text *text);
 

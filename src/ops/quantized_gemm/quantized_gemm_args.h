@@ -19,8 +19,8 @@ typedef struct mica_qgemm_args {
     long long group; /* elements of a row with one scale */
     long long x_m, x_k, w_n, w_k, y_m, y_n;
     long long scale_n, scale_g, zero_n, zero_g, bias_n;
-    /* Groups of rows: elements from a group's matrix to the next one's, and from the first to that of
-     * the group at hand, whose rows end before m. */
+    /* Groups of rows: elements from a group's matrix to the next one's, and from the first to that
+     * of the group at hand, whose rows end before m. */
     long long w_each, scale_each, zero_each, bias_each;
     long long w_at, scale_at, zero_at, bias_at;
     mica_qgemm_ends ends;

@@ -56,8 +56,8 @@ void mica_qgemm_prologue(const mica_qgemm *g, int piece, mica_text *p)
 
 /* ---- the engine ---- */
 
-mica_grid mica_qgemm_grid(const mica_qgemm *g, int rows, int columns, const mica_device_info *device,
-                          unsigned threads)
+mica_grid mica_qgemm_grid(const mica_qgemm *g, int rows, int columns,
+                          const mica_device_info *device, unsigned threads)
 {
     const double tiles = mica_qgemm_tiles(g, rows, columns);
     /* Of groups the number of tiles is data: blocks take several where there may be many. */

@@ -47,8 +47,8 @@ static void block_weights(const truth *t, int64_t n, int64_t k, int count, doubl
         const int at = (int)((k + i) % g->elements);
         if (i == 0 || at == 0)
             for (int b = 0; b < g->bytes; b++)
-                bytes[b] = (uint8_t)mica_get(w, a->w_at + n * a->w_n +
-                                                    (block * g->bytes + b) * a->w_k);
+                bytes[b] =
+                    (uint8_t)mica_get(w, a->w_at + n * a->w_n + (block * g->bytes + b) * a->w_k);
         float scale = 1;
         if (g->has_scales)
             scale =
@@ -88,8 +88,8 @@ static void do_row(const truth *t, int64_t first, int64_t n)
         for (int r = 0; r < rows; r++) {
             double v = t->alpha * sum[r], m = fabs(t->alpha) * mag[r];
             if (t->g.has_bias) {
-                const double b = mica_get(&t->views[MICA_QUANTIZED_GEMM_BIAS],
-                                          a->bias_at + n * a->bias_n);
+                const double b =
+                    mica_get(&t->views[MICA_QUANTIZED_GEMM_BIAS], a->bias_at + n * a->bias_n);
                 v += b, m += fabs(b);
             }
             mica_put(&t->views[MICA_QUANTIZED_GEMM_Y], (m0 + r) * a->y_m + n * a->y_n, v, m);
@@ -106,8 +106,9 @@ void mica_quantized_gemm_reference(const void *desc, const mica_view *views, con
         truth part = t;
         int64_t end = 0;
         for (int64_t i = 0; i < mica_qgemm_groups(&t.g); i++) {
-            const int64_t first = mica_qgemm_group(
-                &t.g, t.g.grouped ? views[MICA_QUANTIZED_GEMM_ENDS].data : NULL, i, &end, &part.g.a);
+            const int64_t first =
+                mica_qgemm_group(&t.g, t.g.grouped ? views[MICA_QUANTIZED_GEMM_ENDS].data : NULL, i,
+                                 &end, &part.g.a);
             do_row(&part, first, n);
         }
         for (int64_t m = end; m < t.g.a.m; m++)

@@ -2,8 +2,8 @@
  * Engine "sm80" of quantized_gemm: x of f16 or bf16 by codes of 4 or 8 bits on the tensor cores,
  * with mma.sync. Codes are multiplied as they are, exact in 16 bits, and sums scaled in f32:
  * nothing is rounded that f32 would not round. Rows of w and x side by side, K of whole 64, groups
- * too. Of groups, tiles do not cross from one to the next. Cost: the bytes of w, or 2MNK at about half the rate of mma.sync. K is not split: narrow
- * layers leave multiprocessors idle. */
+ * too. Of groups, tiles do not cross from one to the next. Cost: the bytes of w, or 2MNK at about
+ * half the rate of mma.sync. K is not split: narrow layers leave multiprocessors idle. */
 #include "ops/quantized_gemm/quantized_gemm.h"
 #include "ops/quantized_gemm/sm80_args.h"
 #include "ops/access/access.h"

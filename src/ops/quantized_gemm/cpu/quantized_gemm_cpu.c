@@ -76,8 +76,7 @@ static void code_chunk(const work *k, int64_t n, int64_t first, int64_t count, f
         const float scale = (float)k->s->load_scale(a->scales, scale_at);
         float zero = 0;
         if (g->has_zeros)
-            zero = (float)k->s->load_zero(a->zeros,
-                                          a->zero_at + n * a->zero_n + group * a->zero_g);
+            zero = (float)k->s->load_zero(a->zeros, a->zero_at + n * a->zero_n + group * a->zero_g);
         scale_codes(v + i, end - i, zero, scale);
         i = end;
     }
@@ -114,7 +113,8 @@ static void store_sums(const work *k, int64_t m, int64_t lines, int64_t n, int r
     const mica_qgemm_args *a = &k->a;
     const bool has_bias = k->s->g.has_bias;
     for (int r = 0; r < rows; r++) {
-        const float bias = has_bias ? (float)k->s->load_bias(a->bias, a->bias_at + (n + r) * a->bias_n) : 0;
+        const float bias =
+            has_bias ? (float)k->s->load_bias(a->bias, a->bias_at + (n + r) * a->bias_n) : 0;
         for (int64_t i = 0; i < lines; i++) {
             const float v = a->alpha * sums[i * ROWS + r];
             k->s->store(a->y, (m + i) * a->y_m + (n + r) * a->y_n,
