@@ -133,7 +133,7 @@ typedef struct mica_moe_desc {
     mica_tensor scales1, scales2, scales3;
     /* Of integers; as scales, of the weights' or the scales' type; 0 means none */
     mica_tensor zeros1, zeros2, zeros3;
-    int64_t group; /* inputs with one scale; 0 means inferred: from scales, or all; e4m3: 128 */
+    int64_t group; /* inputs with one scale; 0 means inferred from scales, or all; e4m3: 128 */
 } mica_moe_desc;
 
 /* Makes a plan; see mica_plan_create. */
