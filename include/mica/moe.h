@@ -127,9 +127,9 @@ typedef struct mica_moe_desc {
     double scale;                           /* of the weights; 0 means 1 */
     int64_t capacity;                       /* most choices of an expert; 0 means no limit */
     mica_moe_activations activations;       /* 0 means plain */
-    /* Of w1, w2, w3 in few bits: E x outputs x ceil(inputs/group), or one element, of f32, f16,
-     * bf16, e4m3, e8m0; activations=e4m3: E x ceil(outputs/128) x ceil(inputs/128) of f32. 0 means
-     * weights in few bits: inferred, as f32; else none */
+    /* Of w1, w2, w3: E x outputs x ceil(inputs/group), or one element, of f32, f16, bf16, e4m3,
+     * e8m0; activations=e4m3: E x ceil(outputs/128) x ceil(inputs/128) of f32.
+     * 0 means weights in few bits: inferred, as f32; else none */
     mica_tensor scales1, scales2, scales3;
     /* Of integers; as scales, of the weights' or the scales' type; 0 means none */
     mica_tensor zeros1, zeros2, zeros3;

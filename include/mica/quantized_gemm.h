@@ -66,8 +66,7 @@ typedef struct mica_quantized_gemm_desc {
     mica_tensor bias;   /* N, or G x N, of f32, f16, bf16; 0 means none */
     int64_t group;      /* elements of a row with one scale; 0 means inferred: from scales, or the
                            whole row; of blocks the format's own */
-    mica_tensor ends; /* G, s32 or s64: where groups of rows end; 0 means w of G x N x K: inferred,
-                         as s32; else none */
+    mica_tensor ends;   /* G, s32 or s64: where groups end; 0 means inferred where w has groups */
 } mica_quantized_gemm_desc;
 
 /* Makes a plan; see mica_plan_create. */
