@@ -143,18 +143,18 @@ constexpr int NEAR = 60;
 template <int WIDTH, typename S> SCAN S scan_lanes(S s, int lane)
 {
     if constexpr (BY == SCAN_EXP && !CUTS && WIDTH > 4) {
-        acc_t top = s.b;
+        auto top = s.b; /* of S, so that other states need not have exponentials */
 #pragma unroll
         for (int by = 1; by < WIDTH; by *= 2) {
-            const acc_t o = __shfl_up_sync(0xffffffffu, top, by, WIDTH);
+            const auto o = __shfl_up_sync(0xffffffffu, top, by, WIDTH);
             if (lane >= by && o > top) top = o;
         }
-        const acc_t least = __shfl_sync(0xffffffffu, top, 0, WIDTH), most = __shfl_sync(0xffffffffu, top, WIDTH - 1, WIDTH);
+        const auto least = __shfl_sync(0xffffffffu, top, 0, WIDTH), most = __shfl_sync(0xffffffffu, top, WIDTH - 1, WIDTH);
         if (__all_sync(0xffffffffu, most - least <= NEAR)) {
-            acc_t sum = s.a * exp_of(s.b - most);
+            auto sum = s.a * exp_of(s.b - most);
 #pragma unroll
             for (int by = 1; by < WIDTH; by *= 2) {
-                const acc_t o = __shfl_up_sync(0xffffffffu, sum, by, WIDTH);
+                const auto o = __shfl_up_sync(0xffffffffu, sum, by, WIDTH);
                 if (lane >= by) sum += o;
             }
             s.a = sum * exp_of(most - top), s.b = top;
