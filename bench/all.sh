@@ -30,7 +30,7 @@ beside_nvidia=(gemm gemm-decode conv conv_stem conv_fused conv_grouped conv_dept
 beside_torch=(grouped_gemm gemm-blocks grouped_gemm-f8 attention attention-f8 attention-decode rope
     functions-bf16 functions-f32 pointwise pointwise_chains reduce scan loss ctc_loss linear_cross_entropy quantize quantized_gemm
     random softmax sample moe_route moe_permute rnn resize grid_sample im2col
-    lrn fake_quantize roi_align moe deform_conv nms quantize_rows integer_gemm)
+    lrn fake_quantize roi_align moe moe-codes deform_conv nms quantize_rows integer_gemm)
 
 # The problem lines of a set; functions-TYPE has every element function, of 64 M elements.
 lines() {
