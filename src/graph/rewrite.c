@@ -47,10 +47,8 @@ void graph_desc(const graph_rewriting *r, int node, void *desc)
 static int changer(const graph_rewriting *r, int from, int tensor)
 {
     _Alignas(16) char desc[MICA_MAX_DESC];
-    int i = 0;
-    while (r->g->order[i] != from) i++;
-    while (r->g->order[i] != r->at && i + 1 < r->g->node_count) {
-        const int node = r->g->order[++i];
+    for (int i = r->position[from] + 1; i <= r->position[r->at]; i++) {
+        const int node = r->g->order[i];
         const graph_node *n = &r->g->nodes[node];
         graph_desc(r, node, desc);
         for (int b = 0; b < n->bind_count && !n->gone; b++)
@@ -301,10 +299,18 @@ static mica_status known(const char *list)
     return MICA_OK;
 }
 
-mica_status graph_rewrite_all(graph_rewriting *r)
+static mica_status find_positions(graph_rewriting *r)
+{
+    const size_t bytes = ((size_t)r->g->node_count + 1) * sizeof *r->position;
+    r->position = mica_alloc(bytes);
+    if (!r->position) return mica_fail_memory(bytes);
+    for (int i = 0; i < r->g->node_count; i++) r->position[r->g->order[i]] = i;
+    return MICA_OK;
+}
+
+static mica_status try_all(graph_rewriting *r)
 {
     mica_graph *g = r->g;
-    MICA_TRY(known(r->without));
     for (int i = 0; i < g->node_count; i++) {
         const int node = g->order[i], begin = r->attempt_count;
         bool again = !g->nodes[node].gone;
@@ -316,6 +322,16 @@ mica_status graph_rewrite_all(graph_rewriting *r)
     return MICA_OK;
 }
 
+mica_status graph_rewrite_all(graph_rewriting *r)
+{
+    MICA_TRY(known(r->without));
+    mica_status status = find_positions(r);
+    if (status == MICA_OK) status = try_all(r);
+    mica_release(r->position);
+    r->position = NULL;
+    return status;
+}
+
 static const graph_rewrite *rewrite_named(const char *name)
 {
     for (int i = 0; i < graph_rewrite_count; i++)
@@ -323,9 +339,8 @@ static const graph_rewrite *rewrite_named(const char *name)
     return NULL;
 }
 
-mica_status graph_rewrite_again(graph_rewriting *r, const graph_attempt *attempts, int count)
+static mica_status take_again(graph_rewriting *r, const graph_attempt *attempts, int count)
 {
-    r->again = true;
     for (int i = 0; i < count; i++) {
         mica_why why = {""};
         if (attempts[i].reason) continue;
@@ -333,10 +348,21 @@ mica_status graph_rewrite_again(graph_rewriting *r, const graph_attempt *attempt
         const graph_rewrite *row = rewrite_named(attempts[i].rewrite);
         if (!row || node < 0 || node >= r->g->node_count || r->g->nodes[node].gone)
             return MICA_NOT_FOUND;
+        r->at = node;
         const mica_status status = row->apply(r, node, &why);
         if (status == MICA_UNSUPPORTED) return MICA_NOT_FOUND;
         MICA_TRY(status);
         MICA_TRY(note_attempt(r, row->name, node, NULL));
     }
     return MICA_OK;
+}
+
+mica_status graph_rewrite_again(graph_rewriting *r, const graph_attempt *attempts, int count)
+{
+    r->again = true;
+    mica_status status = find_positions(r);
+    if (status == MICA_OK) status = take_again(r, attempts, count);
+    mica_release(r->position);
+    r->position = NULL;
+    return status;
 }

@@ -88,8 +88,9 @@ static mica_status describe_sum(const graph_rewriting *r, int node, const mica_g
     MICA_TRY(product_heads(&d.x, &d.x, &x, why));
     MICA_TRY(product_heads(&g->c, &g->c, &c, why));
     if (!mica_tensor_equal(&x, &c))
-        return mica_refuse(why, "node %d sums a view that is not the heads of node's result", node);
-    const int64_t summed = c.dims[1] / d.x.dims[rank - 3];
+        return mica_refuse(why, "node %d sums a view that is not the heads of the product's result",
+                           node);
+    const int64_t group = d.x.dims[rank - 3], summed = group ? c.dims[1] / group : 0;
     if (summed != heads)
         return mica_refuse(why, "node %d leaves %lld heads, the keys have %lld", node,
                            (long long)summed, (long long)heads);

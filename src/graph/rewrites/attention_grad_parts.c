@@ -247,7 +247,8 @@ bool grad_find(const graph_rewriting *r, int node, grad_parts *p)
         if (is_node(r, from, "gemm"))
             found = find_from(r, from, p);
         else if (is_node(r, from, "pointwise"))
-            found = (read_gradient(r, from, p) && find_results(r, p)) || find_gradient_of(r, x, p);
+            found = (read_gradient(r, from, p) && find_results(r, p)) ||
+                    (read_product(r, from, p) && find_gradient_of(r, x, p));
     }
     if (!found) return false;
     find_ends(r, p);

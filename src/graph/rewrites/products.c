@@ -315,9 +315,7 @@ void group_offer_copies(const graph_rewriting *r, group *g, const operand *o)
 
 int group_position(const graph_rewriting *r, int node)
 {
-    int i = 0;
-    while (r->g->order[i] != node) i++;
-    return i;
+    return r->position[node];
 }
 
 mica_status group_may_wait(const graph_rewriting *r, const group *g, int from, int node, int tensor,
