@@ -97,9 +97,6 @@ mica_status graph_key_make(const mica_context *c, const mica_graph *g, const mic
     mica_options nodes;
     k->data = NULL;
     MICA_TRY(mica_options_read(o->nodes, &nodes));
-    if (nodes.prompt)
-        return mica_fail(MICA_UNSUPPORTED, "graph: prompt nodes, whose launches change between "
-                                           "runs while replays keep theirs");
     if (too_large(c, g)) return MICA_OK;
     k->data = k->fixed;
     k->room = sizeof k->fixed;

@@ -470,8 +470,12 @@ mica_status graph_options_read(const mica_graph_options *given, mica_graph_optio
     if (given) memcpy(o, given, given->size && given->size < sizeof *o ? given->size : sizeof *o);
     if ((unsigned)o->mode > MICA_GRAPH_SEPARATE)
         return mica_fail(MICA_INVALID, "options: mode %d is unknown", (int)o->mode);
-    if (o->nodes && o->nodes->packed)
-        return mica_fail(MICA_INVALID, "options: arguments of nodes are not packed");
+    mica_options nodes;
+    MICA_TRY(mica_options_read(o->nodes, &nodes));
+    if (nodes.packed) return mica_fail(MICA_INVALID, "options: arguments of nodes are not packed");
+    if (nodes.prompt)
+        return mica_fail(MICA_UNSUPPORTED, "graph: prompt nodes, whose launches change between "
+                                           "runs while replays keep theirs");
     return MICA_OK;
 }
 
@@ -527,11 +531,6 @@ static mica_status finish_plan(mica_graph_plan *p, const mica_graph_options *o,
 static mica_status make(mica_context *c, const mica_graph *g, const mica_graph_options *o,
                         const graph_choice *choices, mica_graph_plan **plan)
 {
-    if (g->extent_count)
-        return mica_fail(MICA_INVALID,
-                         "the graph has extents, %s among them: mica_graph_dynamic_create plans "
-                         "it, mica_graph_fix gives them values",
-                         g->extents[0].name);
     mica_graph_plan *p = begin_plan(c, graph_clone(g), o);
     if (!p) return MICA_OUT_OF_MEMORY;
     p->choices = choices;
@@ -593,6 +592,12 @@ mica_status graph_plan_make(mica_context *c, const mica_graph *g, const mica_gra
     *plan = NULL;
     if (!c || !g) return mica_fail(MICA_INVALID, "context or graph is NULL");
     MICA_TRY(graph_options_read(options, &o));
+    /* before the cache is asked, where the graph of its highest extents may be */
+    if (g->extent_count)
+        return mica_fail(MICA_INVALID,
+                         "the graph has extents, %s among them: mica_graph_dynamic_create plans "
+                         "it, mica_graph_fix gives them values",
+                         g->extents[0].name);
     return choices ? make(c, g, &o, choices, plan) : find_or_make(c, g, &o, plan);
 }
 

@@ -141,6 +141,9 @@ static void options_that_contradict_it(void **state)
     assert_int_equal(mica_graph_from_text(network, &graph), MICA_OK);
     assert_int_equal(mica_graph_plan_create(context, graph, &o, &whole), MICA_UNSUPPORTED);
     assert_non_null(strstr(mica_error(), "prompt"));
+    const mica_graph_options replay = {.nodes = &prompt, .replay = true};
+    assert_int_equal(mica_graph_plan_create(context, graph, &replay, &whole), MICA_UNSUPPORTED);
+    assert_non_null(strstr(mica_error(), "prompt"));
     mica_graph_destroy(graph);
 }
 
