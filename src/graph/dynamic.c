@@ -120,13 +120,23 @@ static bucket *find_bucket(mica_graph_dynamic *d, const int64_t *ends)
     return found;
 }
 
-/* Keeps one more; of many the one that was used least recently leaves. */
-static void keep_bucket(mica_graph_dynamic *d, bucket *b)
+/* Keeps one more; of many the one that was used least recently leaves. Where another thread has
+ * made the same one meanwhile, that is returned in its place. */
+static bucket *keep_bucket(mica_graph_dynamic *d, bucket *b)
 {
     bucket *gone = NULL;
     int at = 0;
     pthread_mutex_lock(&d->mutex);
     b->used = ++d->clock;
+    for (int i = 0; i < d->bucket_count; i++) {
+        bucket *other = d->buckets[i];
+        if (memcmp(other->ends, b->ends, bytes_of(d)) != 0) continue;
+        other->used = b->used;
+        atomic_fetch_add(&other->references, 1);
+        pthread_mutex_unlock(&d->mutex);
+        bucket_release(b);
+        return other;
+    }
     if (d->bucket_count < MOST_BUCKETS) {
         at = d->bucket_count++;
     } else {
@@ -137,7 +147,9 @@ static void keep_bucket(mica_graph_dynamic *d, bucket *b)
     d->buckets[at] = b;
     atomic_fetch_add(&b->references, 1);
     pthread_mutex_unlock(&d->mutex);
+    atomic_fetch_add_explicit(&d->planned, 1, memory_order_relaxed);
     bucket_release(gone);
+    return b;
 }
 
 /* decisions NULL: it is planned. */
@@ -159,9 +171,7 @@ static mica_status make_bucket(mica_graph_dynamic *d, const int64_t *ends,
         return status;
     }
     memcpy(b->ends, ends, bytes_of(d));
-    atomic_fetch_add_explicit(&d->planned, 1, memory_order_relaxed);
-    keep_bucket(d, b);
-    *made = b;
+    *made = keep_bucket(d, b);
     return MICA_OK;
 }
 
@@ -276,6 +286,8 @@ static mica_status fill_dynamic(mica_graph_dynamic *d, const mica_graph *g,
 {
     d->graph = graph_clone(g);
     if (!d->graph) return MICA_OUT_OF_MEMORY;
+    if (o->plan_bytes < 0)
+        return mica_fail(MICA_INVALID, "options: plan_bytes is %lld", (long long)o->plan_bytes);
     MICA_TRY(copy_options(d, o->plans));
     d->plans.limit = o->plan_bytes ? o->plan_bytes : MICA_CACHE_LIMIT;
     return check_graph(d);
@@ -300,26 +312,17 @@ mica_status graph_dynamic_begin(mica_context *c, const mica_graph *g,
     return status;
 }
 
-static mica_status read_dynamic_options(const mica_graph_dynamic_options *given,
-                                        mica_graph_dynamic_options *o)
-{
-    *o = (mica_graph_dynamic_options){0};
-    if (given) memcpy(o, given, given->size && given->size < sizeof *o ? given->size : sizeof *o);
-    if (o->plan_bytes < 0)
-        return mica_fail(MICA_INVALID, "options: plan_bytes is %lld", (long long)o->plan_bytes);
-    return MICA_OK;
-}
-
 mica_status mica_graph_dynamic_create(mica_context *c, const mica_graph *g,
                                       const mica_graph_dynamic_options *options,
                                       mica_graph_dynamic **dynamic)
 {
-    mica_graph_dynamic_options o;
+    const mica_graph_dynamic_options *given = options;
+    mica_graph_dynamic_options o = {0};
     mica_floating state MICA_FLOATING_SCOPE = mica_floating_begin(false);
     if (!dynamic) return mica_fail(MICA_INVALID, "dynamic is NULL");
     *dynamic = NULL;
     if (!c || !g) return mica_fail(MICA_INVALID, "context or graph is NULL");
-    MICA_TRY(read_dynamic_options(options, &o));
+    if (given) memcpy(&o, given, given->size && given->size < sizeof o ? given->size : sizeof o);
     MICA_TRY(graph_dynamic_begin(c, g, &o, dynamic));
     const mica_status status = o.ahead ? plan_ahead(*dynamic) : MICA_OK;
     if (status == MICA_OK) return MICA_OK;

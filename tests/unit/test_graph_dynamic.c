@@ -453,6 +453,122 @@ static void saved_with_their_buckets(void **state)
     free(once);
 }
 
+/* Shared keys by a copy and by tile, dropped weights, the result in columns of an inout tensor. */
+static const char *const groups =
+    "extent B = 1..3\nextent Q = 1..20\nextent S = 1..24\n"
+    "input q = f32:{B}x6x{Q}x8\ninput k = f32:{B}x2x{S}x8\ninput v = f32:{B}x2x{S}x6\n"
+    "input rng = s64:2\ninout o = f32:{B}x6x{Q}x12\n"
+    "pointwise expr=x0 x0=f32:{B}x2x3x{S}x8:{16*S}x{8*S}x0x8x1@k y0=f32:{B}x2x3x{S}x8@kx\n"
+    "tile x=f32:{B}x2x1x{S}x6@v repeats=1x1x3x1x1 y=@vx\n"
+    "gemm a=@q b=f32:{B}x6x8x{S}:{48*S}x{8*S}x1x8@kx c=@s alpha=0.3\n"
+    "softmax axis=3 x=@s y=@p0\ndropout x=@p0 y=@p rng=@rng p=0.25 numbering=attention\n"
+    "gemm a=@p b=f32:{B}x6x{S}x6@vx c=f32:{B}x6x{Q}x6:{72*Q}x{12*Q}x12x1@o+6\n";
+
+/* The product takes its epilogue, behind which the weights that it reads, a part, are changed. */
+static const char *const weights = "extent N = 1..64\ninput s = f32:{N}\noutput r\n"
+                                   "input x = f32:{N}x4\ninout p = f32:32\noutput y\n"
+                                   "activation act=tanh x=@s y=@r\n"
+                                   "gemm a=@x b=f32:4x4@p+16 c=@u\n"
+                                   "pointwise expr=x0+x1 x0=@u x1=@x y0=@y\n"
+                                   "pointwise expr=x0*0.5 x0=@p y0=@p\n";
+
+static int steps_of(mica_graph_plan *plan)
+{
+    mica_graph_step step;
+    int count = 0;
+    while (mica_graph_plan_step(plan, count, &step) == MICA_OK) count++;
+    return count;
+}
+
+static void rewrites_of_parts_hold_in_their_bucket(void **state)
+{
+    (void)state;
+    const int64_t of_groups[][3] = {{2, 16, 16}, {2, 15, 13}, {2, 9, 11}, {3, 20, 24}, {3, 17, 17},
+                                    {1, 1, 1},   {1, 2, 1},   {1, 1, 7}};
+    const int64_t of_weights[] = {64, 37, 33, 32, 31, 1, 2, 3};
+    for (int saved = 0; saved < 2; saved++)
+        for (int which = 0; which < 2; which++) {
+            const char *text = which ? weights : groups;
+            mica_graph_dynamic *d = dynamic_of(text, NULL);
+            for (int i = 0; i < 8; i++) {
+                const int64_t *at = which ? &of_weights[i] : of_groups[i];
+                mica_graph_plan *plan = plan_at(d, at);
+                const int steps = steps_of(plan);
+                if (steps != (which ? 3 : 1)) fail_msg("%d steps, %d of\n%s", steps, i, text);
+                if (!same_results(plan, text, at)) fail_msg("%d is wrong of\n%s", i, text);
+                if (!saved || i) continue;
+                char *once = text_of(d);
+                mica_graph_dynamic_destroy(d);
+                if (mica_graph_dynamic_from_text(context, once, NULL, &d) != MICA_OK)
+                    fail_msg("%s\n%s", mica_error(), once);
+                free(once);
+            }
+            assert_int_equal(stats_of(d).anew, 0);
+            mica_graph_dynamic_destroy(d);
+        }
+}
+
+/* A plan of the highest extents, as numbers, is in the cache: it is not the graph's. */
+static void names_are_not_in_the_cache(void **state)
+{
+    (void)state;
+    const int64_t n = 70;
+    mica_graph *g = graph_of(network), *fixed;
+    mica_graph_plan *plan;
+    assert_int_equal(mica_graph_fix(g, &n, &fixed), MICA_OK);
+    assert_int_equal(mica_graph_plan_create(context, fixed, NULL, &plan), MICA_OK);
+    mica_graph_plan_destroy(plan);
+    assert_int_equal(mica_graph_plan_create(context, g, NULL, &plan), MICA_INVALID);
+    assert_non_null(strstr(mica_error(), "the graph has extents, N among them"));
+    assert_null(plan);
+    mica_graph_destroy(fixed);
+    mica_graph_destroy(g);
+}
+
+static void what_options_may_not_be(void **state)
+{
+    (void)state;
+    const mica_options prompt = {.prompt = true, .nondeterministic = true};
+    const mica_graph_options replay = {.replay = true, .nodes = &prompt};
+    const mica_graph_dynamic_options waits = {.plans = &replay}, less = {.plan_bytes = -1};
+    mica_graph *g = graph_of(network);
+    mica_graph_dynamic *d = dynamic_of(network, NULL), *other;
+    char *text = text_of(d);
+    assert_int_equal(mica_graph_dynamic_create(context, g, &waits, &other), MICA_UNSUPPORTED);
+    assert_non_null(strstr(mica_error(), "prompt"));
+    assert_int_equal(mica_graph_dynamic_from_text(context, text, &waits, &other), MICA_UNSUPPORTED);
+    assert_int_equal(mica_graph_dynamic_create(context, g, &less, &other), MICA_INVALID);
+    assert_non_null(strstr(mica_error(), "plan_bytes"));
+    assert_int_equal(mica_graph_dynamic_from_text(context, text, &less, &other), MICA_INVALID);
+    assert_null(other);
+    mica_graph_dynamic_destroy(d);
+    mica_graph_destroy(g);
+    free(text);
+}
+
+/* Each allocation on the way fails once: a status, and nothing is lost. */
+static void memory_may_run_out(void **state)
+{
+    (void)state;
+    const int64_t inside = 37;
+    for (long n = 1;; n++) {
+        mica_graph *g = NULL;
+        mica_graph_dynamic *d = NULL;
+        mica_graph_plan *plan = NULL;
+        mica_fault_set(MICA_FAULT_ALLOC, n, false);
+        mica_status status = mica_graph_from_text(weights, &g);
+        if (status == MICA_OK) status = mica_graph_dynamic_create(context, g, NULL, &d);
+        if (status == MICA_OK) status = mica_graph_dynamic_plan(d, &inside, &plan);
+        const bool all = mica_fault_count(MICA_FAULT_ALLOC) < n;
+        mica_fault_set(MICA_FAULT_ALLOC, 0, false);
+        mica_graph_plan_destroy(plan);
+        mica_graph_dynamic_destroy(d);
+        mica_graph_destroy(g);
+        if (all) break;
+        if (status != MICA_OK && status != MICA_OUT_OF_MEMORY) fail_msg("%ld: %s", n, mica_error());
+    }
+}
+
 static void not_read(const char *text, const char *from, const char *to, mica_status want,
                      const char *words)
 {
@@ -554,6 +670,10 @@ int main(void)
         cmocka_unit_test(built_in_c),
         cmocka_unit_test(saved_with_their_buckets),
         cmocka_unit_test(saved_texts_that_are_wrong),
+        cmocka_unit_test(rewrites_of_parts_hold_in_their_bucket),
+        cmocka_unit_test(names_are_not_in_the_cache),
+        cmocka_unit_test(what_options_may_not_be),
+        cmocka_unit_test(memory_may_run_out),
         cmocka_unit_test(threads_share_it),
     };
     return cmocka_run_group_tests(tests, open_context, close_context);
