@@ -38,7 +38,7 @@ static mica_status begin(mica_context *context, const graph_truth *truth, const 
     *t = (timed){.device = cli_alloc(sizeof *t->device), .runs = 1};
     memset(t->device, 0, sizeof *t->device);
     mica_status status = cli_graph_plan(context, g, &options, &t->plan);
-    if (status == MICA_OK) status = graph_place(context, truth, t->plan, t->device);
+    if (status == MICA_OK) status = graph_truth_place(context, truth, t->plan, t->device);
     if (status == MICA_OK) status = mica_event_create(context, &t->from);
     if (status == MICA_OK) status = mica_event_create(context, &t->to);
     for (int i = 0; status == MICA_OK && i < 2; i++) status = sample(context, t, &ms);
@@ -51,7 +51,7 @@ static void end(mica_context *context, timed *t)
 {
     mica_event_destroy(context, t->from);
     mica_event_destroy(context, t->to);
-    graph_release(context, t->device);
+    graph_truth_release(context, t->device);
     mica_graph_plan_destroy(t->plan);
     free(t->device);
 }

@@ -70,7 +70,7 @@ static mica_status run(check *c, const graph_truth *t, const mica_graph_plan *pl
     mica_graph_replays r = {0};
     graph_device *first = cli_alloc(sizeof *first);
     *first = (graph_device){.count = 0};
-    mica_status status = replay ? graph_place(c->context, t, plan, first) : MICA_OK;
+    mica_status status = replay ? graph_truth_place(c->context, t, plan, first) : MICA_OK;
     for (int i = replay ? 0 : 1; status == MICA_OK && i < 2; i++) {
         const graph_device *at = i ? d : first;
         status = mica_graph_plan_run(
@@ -78,7 +78,7 @@ static mica_status run(check *c, const graph_truth *t, const mica_graph_plan *pl
     }
     if (status == MICA_OK) status = mica_synchronize(c->context, NULL);
     *replayed = mica_graph_plan_replays(plan, &r) == MICA_OK && r.launched == 2 && r.updated > 0;
-    graph_release(c->context, first);
+    graph_truth_release(c->context, first);
     free(first);
     return status;
 }
@@ -119,7 +119,7 @@ static void check_mode(check *c, const cli_graph *g, const graph_truth *t, mica_
     mica_status status = cli_graph_plan(c->context, g, &options, &plan);
     const bool fits = status != MICA_OK || has_tensors(t, plan, text, sizeof text);
     if (!fits) o.status = CHECK_MISMATCH;
-    if (status == MICA_OK && fits) status = graph_place(c->context, t, plan, d);
+    if (status == MICA_OK && fits) status = graph_truth_place(c->context, t, plan, d);
     if (status == MICA_OK && fits) status = run(c, t, plan, d, replay, &replayed);
     if (status == MICA_OK && fits) status = judge(c, t, plan, d, &o, text, sizeof text);
     if (status == MICA_OK && replay && !replayed && o.status == CHECK_PASSED) {
@@ -128,7 +128,7 @@ static void check_mode(check *c, const cli_graph *g, const graph_truth *t, mica_
     }
     check_call_failed(c, status, &o, text, sizeof text);
     check_record(c, &o);
-    graph_release(c->context, d);
+    graph_truth_release(c->context, d);
     mica_graph_plan_destroy(plan);
     free(d);
 }

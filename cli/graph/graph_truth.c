@@ -43,6 +43,12 @@ static mica_status read_order(graph_truth *t, mica_context *context, const mica_
         t->order[i] = atoi(s.nodes);
         mica_plan_contract(s.plan, &contract, &t->phi[t->order[i]]);
         t->phi[t->order[i]] += contract.ulps * contract.unit;
+        /* each term may lose a subnormal of the accumulator, as in a case of its own */
+        const double tiny = contract.flushes          ? 0x1p-126
+                            : contract.unit < 0x1p-40 ? cli_tiny(MICA_F64)
+                                                      : cli_tiny(MICA_F32);
+        t->floor[t->order[i]] = tiny * (double)(contract.n_seq + contract.n_outer) *
+                                (contract.amplify > 0 ? contract.amplify : 1);
     }
     mica_graph_plan_destroy(plan);
     return MICA_OK;
@@ -84,6 +90,7 @@ mica_status graph_truth_init(graph_truth *t, mica_context *context, const cli_gr
     }
     t->order = zeroed(((size_t)t->nodes + 1) * sizeof *t->order);
     t->phi = zeroed(((size_t)t->nodes + 1) * sizeof *t->phi);
+    t->floor = zeroed(((size_t)t->nodes + 1) * sizeof *t->floor);
     return status == MICA_OK ? read_order(t, context, nodes) : status;
 }
 
@@ -108,6 +115,7 @@ void graph_truth_free(graph_truth *t)
     free(t->problems);
     free(t->order);
     free(t->phi);
+    free(t->floor);
 }
 
 /* ---- data ---- */
@@ -145,13 +153,27 @@ static mica_status make_data(graph_truth *t, int tensor, mica_fill fill, uint64_
 
 /* ---- nodes ---- */
 
-/* What a result may be off by where it is made. */
+/* What a result may be off by where it is made, by a node whose largest input is that. */
 static double error_of(const graph_truth *t, int node, mica_dtype type, double value,
-                       double magnitude)
+                       double magnitude, double largest)
 {
     const double unit = cli_unit(type);
     if (unit == 0 || !isfinite(value)) return 0;
-    return unit * fabs(value) + t->phi[node] * magnitude + cli_tiny(type);
+    return unit * fabs(value) + t->phi[node] * magnitude + t->floor[node] * largest +
+           cli_tiny(type);
+}
+
+/* Of the numbers of an input that is no integer, or of those before it; element: its element 0. */
+static mica_status find_largest(const mica_tensor *t, const void *element, double *largest)
+{
+    const int64_t count = mica_tensor_count(t);
+    if (cli_unit(t->dtype) == 0 || count == 0) return MICA_OK;
+    double *values = cli_alloc((size_t)count * sizeof *values);
+    const mica_status status = mica_tensor_load(t, element, values);
+    for (int64_t i = 0; status == MICA_OK && i < count; i++)
+        if (isfinite(values[i]) && fabs(values[i]) > *largest) *largest = fabs(values[i]);
+    free(values);
+    return status;
 }
 
 static int64_t offset_of(const mica_tensor *t, int64_t i)
@@ -185,12 +207,12 @@ static int64_t *elements_of(const graph_truth *t, int tensor, const mica_tensor 
 
 /* A result goes into its tensor, or the part that begins at an element: as it is, or moved. */
 static mica_status store(graph_truth *t, int node, int tensor, const mica_tensor *as, int64_t at,
-                         double *values, const double *magnitudes, uint64_t *state)
+                         double *values, const double *magnitudes, double largest, uint64_t *state)
 {
     const int64_t count = mica_tensor_count(as), bits = mica_dtype_bits(as->dtype);
     int64_t *elements = t->want[tensor] ? elements_of(t, tensor, as, at) : NULL;
     for (int64_t i = 0; i < count; i++) {
-        const double own = error_of(t, node, as->dtype, values[i], magnitudes[i]);
+        const double own = error_of(t, node, as->dtype, values[i], magnitudes[i], largest);
         const int64_t e = elements ? elements[i] : i;
         if (t->want[tensor] && !state) {
             t->want[tensor][e] = values[i];
@@ -215,6 +237,8 @@ static mica_status run_node(graph_truth *t, int node, uint64_t *state)
     mica_arg_info a[MICA_MAX_ARGS];
     int64_t begins[MICA_MAX_ARGS] = {0};
     int count = 0, tensor[MICA_MAX_ARGS];
+    double largest = 1;
+    mica_status status = MICA_OK;
     for (; mica_problem_arg(t->problems[node], count, &a[count]) == MICA_OK; count++) {
         int64_t at = 0;
         const int i = tensor[count] = mica_graph_bound(t->graph, node, count, &at);
@@ -222,16 +246,19 @@ static mica_status run_node(graph_truth *t, int node, uint64_t *state)
         begins[count] = at;
         args[count] =
             (char *)t->memory[i] - t->firsts[i] + at * mica_dtype_bits(t->info[i].tensor.dtype) / 8;
+        if (a[count].dir != MICA_OUT && status == MICA_OK)
+            status = find_largest(&a[count].tensor, args[count], &largest);
         if (a[count].dir != MICA_OUT && a[count].dir != MICA_INOUT) continue;
         const size_t n = (size_t)mica_tensor_count(&a[count].tensor) + 1;
         results[count] = zeroed(n * sizeof(double));
         magnitudes[count] = zeroed(n * sizeof(double));
     }
-    mica_status status = mica_problem_reference(t->problems[node], args, results, magnitudes);
+    if (status == MICA_OK)
+        status = mica_problem_reference(t->problems[node], args, results, magnitudes);
     for (int i = 0; status == MICA_OK && i < count; i++)
         if (results[i])
             status = store(t, node, tensor[i], &a[i].tensor, begins[i], results[i], magnitudes[i],
-                           state);
+                           largest, state);
     for (int i = 0; i < count; i++) {
         free(results[i]);
         free(magnitudes[i]);
@@ -297,14 +324,14 @@ int graph_truth_tensor(const graph_truth *t, const char *name)
     return i;
 }
 
-void graph_release(mica_context *context, graph_device *d)
+void graph_truth_release(mica_context *context, graph_device *d)
 {
     for (int i = 0; i < d->count; i++) mica_free(context, d->memory[i]);
     mica_free(context, d->workspace);
 }
 
-mica_status graph_place(mica_context *context, const graph_truth *t, const mica_graph_plan *plan,
-                        graph_device *d)
+mica_status graph_truth_place(mica_context *context, const graph_truth *t,
+                              const mica_graph_plan *plan, graph_device *d)
 {
     mica_graph_tensor_info info;
     const int64_t bytes = (int64_t)mica_graph_plan_workspace(plan);

@@ -18,6 +18,7 @@ typedef struct graph_truth {
     mica_problem **problems;
     int *order;    /* of the run */
     double *phi;   /* of each node */
+    double *floor; /* of each node: what underflow may cost, times its largest input */
     void **memory; /* of each tensor, from its lowest element */
     int64_t *spans, *firsts;
     double **begin;                  /* what inputs, and what is changed, begin with */
@@ -47,8 +48,8 @@ typedef struct graph_device {
 } graph_device;
 
 /* Inputs are as made, what is written is poisoned. `device` is zeroed before. */
-mica_status graph_place(mica_context *context, const graph_truth *t, const mica_graph_plan *plan,
-                        graph_device *device);
-void graph_release(mica_context *context, graph_device *device);
+mica_status graph_truth_place(mica_context *context, const graph_truth *t,
+                              const mica_graph_plan *plan, graph_device *device);
+void graph_truth_release(mica_context *context, graph_device *device);
 
 #endif
