@@ -40,8 +40,8 @@ static mica_status check_buckets(const char *name, int64_t low, int64_t high,
                              name, (long long)buckets[i], (long long)buckets[i - 1]);
     }
     if (count == GRAPH_BUCKETS && buckets[count - 1] < high)
-        return mica_fail(MICA_INVALID, "%s: %d buckets and one that ends at %lld, %d are legal", name,
-                         count, (long long)high, GRAPH_BUCKETS);
+        return mica_fail(MICA_INVALID, "%s: %d buckets and one that ends at %lld, %d are legal",
+                         name, count, (long long)high, GRAPH_BUCKETS);
     return MICA_OK;
 }
 

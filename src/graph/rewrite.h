@@ -21,8 +21,8 @@ typedef struct graph_rewriting {
     mica_graph *g;
     mica_device_info device;
     const char *without;
-    bool again; /* what was worth it before is: the model is not asked */
-    int at; /* the node that is looked at: what a rewrite takes will run there */
+    bool again;    /* what was worth it before is: the model is not asked */
+    int at;        /* the node that is looked at: what a rewrite takes will run there */
     int *position; /* of each node in the order of the run; made where rewriting begins */
     graph_attempt *attempts;
     int attempt_count, attempt_room;

@@ -483,8 +483,8 @@ static int steps_of(mica_graph_plan *plan)
 static void rewrites_of_parts_hold_in_their_bucket(void **state)
 {
     (void)state;
-    const int64_t of_groups[][3] = {{2, 16, 16}, {2, 15, 13}, {2, 9, 11}, {3, 20, 24}, {3, 17, 17},
-                                    {1, 1, 1},   {1, 2, 1},   {1, 1, 7}};
+    const int64_t of_groups[][3] = {{2, 16, 16}, {2, 15, 13}, {2, 9, 11}, {3, 20, 24},
+                                    {3, 17, 17}, {1, 1, 1},   {1, 2, 1},  {1, 1, 7}};
     const int64_t of_weights[] = {64, 37, 33, 32, 31, 1, 2, 3};
     for (int saved = 0; saved < 2; saved++)
         for (int which = 0; which < 2; which++) {
