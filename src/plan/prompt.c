@@ -22,12 +22,13 @@ typedef struct prompt {
     size_t workspace; /* as it was stated */
     mica_contract contract;
     mica_plan *stand_in;
-    mica_plan *made; /* by the thread, or NULL and why */
+    const char *stand_in_name; /* for the thread, which may outlive the plan */
+    mica_plan *made;           /* by the thread, or NULL and why */
     mica_status status;
     char *error;
     _Atomic(const mica_plan *) now, later; /* what runs take; what they are to take, once made */
     _Atomic(const char *) pending;
-    char name[256], text[1024];
+    char name[256], text[1024], failure[1024]; /* of `pending`: while it is compiled, and after */
     alignas(max_align_t) char desc[];
 } prompt;
 
@@ -104,21 +105,21 @@ static void make(mica_job *job)
     if (p->status == MICA_OK) {
         mica_plan_full(p->made)->measured_ms = p->measured_ms;
         mica_log(MICA_LOG_INFO, "prompt,%s,%s takes over from %s after %.0f ms",
-                 p->context->device.name, p->name, p->stand_in->engine->name,
+                 p->context->device.name, p->name, p->stand_in_name,
                  1e3 * (mica_seconds() - p->start));
         return;
     }
     p->error = mica_copy_text(mica_error());
-    snprintf(p->text, sizeof p->text, "%.200s cannot be had, %s stays: %.700s", p->name,
-             p->stand_in->engine->name, mica_error());
-    mica_log(MICA_LOG_WARN, "prompt,%s,%s", p->context->device.name, p->text);
+    snprintf(p->failure, sizeof p->failure, "%.200s cannot be had, %s stays: %.700s", p->name,
+             p->stand_in_name, mica_error());
+    mica_log(MICA_LOG_WARN, "prompt,%s,%s", p->context->device.name, p->failure);
 }
 
 static void hand_over(mica_job *job)
 {
     prompt *p = (prompt *)job;
     atomic_store_explicit(&p->later, p->made, memory_order_release);
-    atomic_store_explicit(&p->pending, p->made ? "" : p->text, memory_order_release);
+    atomic_store_explicit(&p->pending, p->made ? "" : p->failure, memory_order_release);
 }
 
 static void discard(mica_job *job)
@@ -189,6 +190,7 @@ static mica_status make_shell(mica_context *c, const mica_op *op, const void *de
     mica_contract contract;
     whole->state = p;
     p->stand_in = stand_in;
+    p->stand_in_name = stand_in->engine->name;
     p->workspace = most;
     p->measured_ms = measured_ms;
     atomic_init(&p->now, stand_in);

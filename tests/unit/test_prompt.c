@@ -318,8 +318,10 @@ static void it_stays_where_compiling_fails(void **state)
     fail_to_compile("sm90.cu");
     set_compile_ms(100);
     mica_plan *plan = plan_of(gemm, &prompt);
+    const char *before = mica_plan_pending(plan);
     assert_int_equal(mica_plan_await(plan), MICA_COMPILE_FAILED);
     assert_non_null(strstr(mica_error(), "it is told to fail"));
+    assert_non_null(strstr(before, "is being compiled, sm80 stands in")); /* still good */
     assert_non_null(strstr(mica_plan_pending(plan), "cannot be had, sm80 stays"));
     assert_non_null(strstr(mica_plan_pending(plan), "it is told to fail"));
     assert_string_equal(mica_plan_engine(plan), "sm80");
@@ -327,6 +329,19 @@ static void it_stays_where_compiling_fails(void **state)
     run_plan(plan, &run);
     assert_string_equal(help_launch().kernel, "gemm_sm80");
     free_memory(&run);
+    mica_plan_destroy(plan);
+}
+
+/* The thread has nothing of a plan that is gone: AddressSanitizer tells. */
+static void it_fails_after_its_plan_is_gone(void **state)
+{
+    (void)state;
+    compile(gemm, "sm80");
+    mica_context_cache_limit(context, 0);
+    fail_to_compile("sm90.cu");
+    set_compile_ms(150);
+    mica_plan *plan = plan_of(gemm, &prompt);
+    usleep(50000); /* it is being compiled */
     mica_plan_destroy(plan);
 }
 
@@ -570,6 +585,7 @@ int main(void)
         TEST(a_limit_holds_for_both),
         TEST(children_are_prompt),
         TEST(it_stays_where_compiling_fails),
+        TEST(it_fails_after_its_plan_is_gone),
         TEST(every_allocation_may_fail),
         TEST(loading_may_fail),
         TEST(plans_and_contexts_end_meanwhile),

@@ -51,6 +51,7 @@ static void enter(void)
     for (mica_job *j = running; j; j = j->next) j->state = DROPPED;
     first = running = NULL;
     workers = 0;
+    changed = (pthread_cond_t)PTHREAD_COND_INITIALIZER; /* waiters of the parent never leave it */
 }
 
 /* ---- threads ---- */
