@@ -5,6 +5,7 @@
 #include "base/random.h"
 
 extern const mica_op mica_op_max_unpool;
+extern const mica_engine mica_max_unpool_winner;
 
 static const char *const passes[] = {"fwd", "bwd", NULL};
 
@@ -142,6 +143,9 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill kin
     return true;
 }
 
+static const mica_engine *const engines[] = {&mica_index_cpu, &mica_engine_ref,
+                                             &mica_max_unpool_winner, &mica_index_cuda, NULL};
+
 const mica_op mica_op_max_unpool = {
     .name = "max_unpool",
     .doc = "maxima back where their indices say, and the gradient",
@@ -155,5 +159,5 @@ const mica_op mica_op_max_unpool = {
     .exact = mica_index_exact,
     .fill = fill,
     .index = &(const mica_index){.maps = maps},
-    .engines = mica_index_engines,
+    .engines = engines,
 };
