@@ -151,7 +151,7 @@ typedef struct mica_dropout_desc {
     mica_tensor rng;              /* s64, 2 elements; 0 means inferred where it is used */
     int64_t first;                /* index of the first element; 0 means 0 */
     int64_t steps[MICA_MAX_RANK]; /* of the index along each dimension; 0 means packed */
-    mica_dropout_numbering numbering; /* which words elements take; 0 means by their index */
+    mica_dropout_numbering numbering; /* which words elements take; 0 means index */
 } mica_dropout_desc;
 
 /* Makes a plan; see mica_plan_create. */

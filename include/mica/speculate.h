@@ -65,7 +65,7 @@ typedef struct mica_speculate_desc {
     mica_tensor tokens;   /* B x K+1, s64 or s32; 0 means inferred */
     mica_tensor accepted; /* B, s64 or s32; 0 means inferred */
     mica_tensor bonus; /* B, s64 or s32: token behind drafts that are all accepted; 0 means drawn */
-    mica_tensor lengths; /* B, s32: drafts of each sequence, 0 to K; 0 means K */
+    mica_tensor lengths; /* B, s32: drafts of each sequence, 0 to K; 0 means all */
     mica_tensor seeds;   /* B, s64; 0 means the scalar */
     mica_tensor offsets; /* B, s64; 0 means the scalar */
 } mica_speculate_desc;
