@@ -121,8 +121,8 @@ cudnnStatus_t front_bn_backward(cudnnHandle_t handle, const front_gradients *g)
     FRONT_TRY(before_activation(handle, g, &bn, &d, &dy));
     void *mean = (void *)g->mean, *rstd = (void *)g->inverse;
     if (!mean || !rstd)
-        FRONT_TRY(statistics(handle, &d, g->x, g->scale, front_bn_epsilon(g->epsilon),
-                             &mean, &rstd));
+        FRONT_TRY(
+            statistics(handle, &d, g->x, g->scale, front_bn_epsilon(g->epsilon), &mean, &rstd));
     /* dx takes beta along; the rest is brought together behind the run. */
     const bool plain_dx = scalars[0] == 1, plain = factors[0] == 1 && factors[1] == 0;
     void *dx_at = g->dx, *dscale_at = g->dscale, *dbias_at = g->dbias;

@@ -222,8 +222,9 @@ mica_status mica_plan_make(mica_context *context, const mica_op *op, const void 
 
 /* ---- prompt plans (prompt.c) ---- */
 
-/* effort: PROMPT or DRY. A plan of the best candidate that can be built, at once: itself, or another that stands in for
- * it. measured_ms: what a record says of list[0], or 0. UNSUPPORTED: none, and refusals has why. */
+/* effort: PROMPT or DRY. A plan of the best candidate that can be built, at once: itself, or
+ * another that stands in for it. measured_ms: what a record says of list[0], or 0. UNSUPPORTED:
+ * none, and refusals has why. */
 mica_status mica_prompt_plan(mica_context *context, const mica_op *op, const void *desc,
                              const mica_candidate *list, int count, const mica_options *options,
                              mica_effort effort, double measured_ms, mica_text *refusals,

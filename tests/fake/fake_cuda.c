@@ -369,7 +369,8 @@ EXPORT int cuModuleLoadData(void **module, const void *image)
 {
     int code = enter_context("cuModuleLoadData");
     if (code == OK && strncmp(image, FAKE_CUBIN, strlen(FAKE_CUBIN)) != 0) code = INVALID_IMAGE;
-    if (code == OK && thread_mode != CAPTURE_RELAXED && captures_globally()) code = STREAM_CAPTURE_UNSUPPORTED;
+    if (code == OK && thread_mode != CAPTURE_RELAXED && captures_globally())
+        code = STREAM_CAPTURE_UNSUPPORTED;
     if (code == OK) {
         object *o = add(MODULE, 0);
         snprintf(o->text, sizeof o->text, "%s", (const char *)image);
