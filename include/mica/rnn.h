@@ -16,6 +16,10 @@
  *
  * projection=P: an lstm's h' is S (o tanh(c')), S of P x H: PyTorch's proj_size, cuDNN's projSize.
  *
+ * peepholes: gates of an lstm also see c, each unit its own: i has p_i c and f has p_f c added
+ * within its sigmoid, c before the step, and o has p_o c', clipped where c' is. L D x 3 x H, of
+ * each layer and direction p_i, p_o and p_f, as ONNX's P; with any of the other fields.
+ *
  * skip_input: W x of the first layer is x for each gate, W not there, and I is H: cuDNN's
  * SKIP_INPUT.
  *
@@ -46,7 +50,8 @@
  *   bwd_data      the gradients of y, hy and cy in `y`, `hy` and `cy` (those not given are 0); w,
  *                 gates, cells, states -> gradients of x, hx and cx in `x`, `hx` and `cx`, and dz
  *   bwd_weights   x, states, inner, dz -> the gradient of w in `w`, to which the scalar beta times
- *                 what was there is added; no other pass knows beta
+ *                 what was there is added; no other pass knows beta. With `peepholes` their
+ *                 gradient likewise in that, for which it takes cells
  *
  * gates are i f g o of an lstm, r z n and R h + r of n of a gru (R (r h) + r with reset_before),
  * behind their functions, in the type of sums; a cell without gates has none. cells and states are
@@ -104,7 +109,8 @@ enum {
     MICA_RNN_STATES,
     MICA_RNN_DZ,
     MICA_RNN_INNER,
-    MICA_RNN_RNG
+    MICA_RNN_RNG,
+    MICA_RNN_PEEPHOLES
 };
 enum { MICA_RNN_BETA }; /* of bwd_weights */
 
@@ -138,6 +144,7 @@ typedef struct mica_rnn_desc {
     bool skip_input;    /* the first layer has no W; 0 means no */
     double dropout;     /* share that is dropped between layers; 0 means none */
     mica_tensor rng;    /* dropout: s64, 2 elements; 0 means inferred with dropout */
+    mica_tensor peepholes; /* lstm: L D x 3 x H, packed; 0 means none */
 } mica_rnn_desc;
 
 /* Makes a plan; see mica_plan_create. */

@@ -294,15 +294,19 @@ def _rnn_saved(arrays, given, scalars, described, results):
     if missing:
         raise NotImplementedError(f"mica::rnn: the gradient needs what steps leave: described={missing}, with their types")
     begins = {n: arrays.text(given[n]) for n in ("hx", "cx") if given.get(n) is not None}
-    return ([given["x"], given["w"], given.get("lengths"), given.get("rng"), *(results.get(n) for n in _RNN_KEPT)],
+    return ([given["x"], given["w"], given.get("lengths"), given.get("rng"), given.get("peepholes"), *(results.get(n) for n in _RNN_KEPT)],
             ({n: given.get(n) for n in _RNN}, begins))
 
 
 def _rnn_backward(arrays, saved, others, gradients, needed):
     fields, begins = others
-    x, w, lengths, rng, *kept = saved
+    x, w, lengths, rng, peepholes, *kept = saved
     kept = {n: a for n, a in zip(_RNN_KEPT, kept) if a is not None}
     inner = {n: kept.pop(n) for n in ("inner",) if n in kept}
+    weights = {"w": arrays.text(w)}
+    if peepholes is not None:
+        kept["peepholes"] = peepholes
+        inner["cells"], weights["peepholes"] = kept["cells"], arrays.text(peepholes)
     if rng is not None:
         kept["rng"] = inner["rng"] = rng
     asked = {"x": arrays.text(x), **{n: t for n, t in begins.items() if n in needed}}
@@ -311,9 +315,9 @@ def _rnn_backward(arrays, saved, others, gradients, needed):
         told["lengths"] = lengths
     results = arrays.call("rnn", pass_="bwd_data", w=w, described=asked, **told, **kept, **fields)
     found = dict(zip((*asked, "dz"), results))
-    if "w" in needed:
-        found["w"] = arrays.call("rnn", pass_="bwd_weights", x=x, states=kept["states"], dz=found["dz"], **inner,
-                                 described={"w": arrays.text(w)}, **fields)[0]
+    if "w" in needed or "peepholes" in needed:
+        found |= zip(weights, arrays.call("rnn", pass_="bwd_weights", x=x, states=kept["states"], dz=found["dz"], **inner,
+                                          described=weights, **fields))
     return {n: found[n] for n in needed if n in found}
 
 
@@ -557,7 +561,7 @@ FORMULAS = {f.name: f for f in (
     Formula("softmax", _softmax_saved, _softmax_backward, ("x", "mask"), ("y",)),
     Formula("attention", _attention_saved, _attention_backward, ("q", "k", "v", "bias"), ("out",), _attention_wants),
     Formula("mha", _mha_saved, _mha_backward, (*_MHA_DATA, *_MHA_WEIGHTS, *_MHA_BIASES, "bias", "sinks"), ("out",)),
-    Formula("rnn", _rnn_saved, _rnn_backward, ("x", "w", "hx", "cx"), ("y", "hy", "cy"), _rnn_wants),
+    Formula("rnn", _rnn_saved, _rnn_backward, ("x", "w", "hx", "cx", "peepholes"), ("y", "hy", "cy"), _rnn_wants),
     Formula("pool", _pool_saved, _pool_backward, ("x",), ("y",), _pool_wants),
     Formula("resize", _resize_saved, _resize_backward, ("x",), ("y",)),
     Formula("scan", _scan_saved, _scan_backward, ("x",), ("y",), _scan_wants),

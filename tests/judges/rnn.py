@@ -10,7 +10,8 @@ product is ONNX Runtime's with linear_before_reset=0; its gradient is autograd's
 be ONNX Runtime's. An LSTM whose cell is clipped is autograd's of the formula which without the clip is nn.LSTM's; nets
 whose gates are clipped are the formula, whose values must be ONNX Runtime's, and have no gradients. Dropout multiplies the formula's y by a mask
 which is Philox4x32-10 of NumPy's integers, by the rule of include/mica/random.h; without an input's weights they are
-those that hand it on to each gate. Operands are made by a rule that the test knows, so results alone are written."""
+those that hand it on to each gate. An LSTM with peepholes is the formula whose values must be ONNX Runtime's, of one
+layer; its gradient, that of peepholes too, is autograd's of the formula. Operands are made by a rule that the test knows, so results alone are written."""
 import numpy as np
 import onnx
 import onnxruntime
@@ -41,9 +42,13 @@ DROPPED = [("lstm", 0, 2, 2, 1, "two", 1, 1, 0, "", 0.25, 0), ("gru", 0, 2, 3, 0
            ("lstm", 0, 3, 2, 0, "two", 0, 1, 2, "", 0.375, 0), ("tanh", 0, 2, 2, 1, "two", 1, 0, 0, "", 0.75, 0),
            ("lstm", 0, 3, 1, 1, "two", 1, 1, 0, "", 0, 1), ("gru", 0, 3, 1, 0, "two", 1, 0, 0, "", 0, 1),
            ("relu", 0, 3, 2, 0, "none", 1, 1, 0, "", 0.5, 1)]
+# Peepholes; without clip and lengths, of random problems by ONNX Runtime too.
+PEEPING = [("lstm", 0, 3, 1, 0, "two", 0, 0, 0, ""), ("lstm", 0, 2, 2, 1, "two", 1, 1, 0, ""),
+           ("lstm", 0, 2, 1, 1, "one", 1, 1, 0, ""), ("lstm", 0, 3, 1, 1, "two", 1, 1, 0, "gates"),
+           ("lstm", 0, 3, 2, 0, "none", 1, 0, 0, "cells"), ("lstm", 0, 2, 2, 1, "two", 1, 1, 1, "")]
 SEED, OFFSET = 0x123456789abc, 7  # of the test
 CLIP = {"cells": (-0.375, 0.25), "gates": (-0.625, 0.625)}
-X, W, HX, CX, DY, DHY, DCY = range(1, 8)  # salts
+X, W, HX, CX, DY, DHY, DCY, P = range(1, 9)  # salts
 
 
 def made(salt, *shape):
@@ -113,7 +118,7 @@ def by_torch(cell, hidden, layers, sides, bias, x, flat, hx, cx, lengths, projec
     return (y, *last) if cell == "lstm" else (y, last)
 
 
-def step(cell, reset, hidden, own, x, h, c, clip):
+def step(cell, reset, hidden, own, x, h, c, clip, peepholes=None):
     """h and c behind a step, by the formulas of include/mica/rnn.h."""
     w, r, b, br = own[:4]
     gate = (lambda v: v.clamp(*CLIP["gates"])) if clip == "gates" else lambda v: v
@@ -125,15 +130,17 @@ def step(cell, reset, hidden, own, x, h, c, clip):
         late = r[2 * hidden:] @ (first * h) + br[2 * hidden:] if reset else first * s[2 * hidden:]
         now = torch.tanh(gate(a[2 * hidden:] + late))
         return (1 - z) * now + z * h, c
-    i, f, g, o = (gate(v) for v in (a + s).split(hidden))
-    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    i, f, g, o = (a + s).split(hidden)
+    pi, po, pf = torch.zeros(3, hidden, dtype=x.dtype) if peepholes is None else peepholes
+    c = torch.sigmoid(gate(f + pf * c)) * c + torch.sigmoid(gate(i + pi * c)) * torch.tanh(gate(g))
     if clip == "cells":
         c = c.clamp(*CLIP["cells"])
-    h = torch.sigmoid(o) * torch.tanh(c)
+    h = torch.sigmoid(gate(o + po * c)) * torch.tanh(c)
     return (own[4] @ h if len(own) > 4 else h), c
 
 
-def by_steps(cell, reset, hidden, layers, sides, bias, x, flat, hx, cx, lengths, projection, clip, dropout=0, skip=0):
+def by_steps(cell, reset, hidden, layers, sides, bias, x, flat, hx, cx, lengths, projection, clip, dropout=0, skip=0,
+             peepholes=None):
     hs, cs, out = [], [], projection or hidden
     nets = parts(cell, hidden, layers, sides, bias, flat, projection, skip)
     for layer in range(layers):
@@ -145,7 +152,8 @@ def by_steps(cell, reset, hidden, layers, sides, bias, x, flat, hx, cx, lengths,
                 h, c = hx[layer * sides + side, n], cx[layer * sides + side, n]
                 rows = [torch.zeros(out, dtype=x.dtype)] * STEPS
                 for t in reversed(range(length)) if side else range(length):
-                    h, c = step(cell, reset, hidden, own, x[t, n], h, c, clip)
+                    h, c = step(cell, reset, hidden, own, x[t, n], h, c, clip,
+                                None if peepholes is None else peepholes[layer * sides + side])
                     rows[t] = h
                 columns.append(torch.stack(rows))
                 hs.append(h)
@@ -158,8 +166,8 @@ def by_steps(cell, reset, hidden, layers, sides, bias, x, flat, hx, cx, lengths,
     return (x, hy, cy) if cell == "lstm" else (x, hy)
 
 
-def check_clipped(cell, reset, hidden, sides, bias, x, flat, hx, cx, lengths, results):
-    """Clipped gates by ONNX Runtime, in f32; its orders are i o f c and z r h."""
+def check_gates(cell, reset, hidden, sides, bias, x, flat, hx, cx, lengths, results, clip=True, peepholes=None):
+    """Clipped gates, peepholes, by ONNX Runtime, in f32; its orders are i o f c and z r h."""
     order = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2)}.get(cell, (0,))
 
     def sorted_rows(m):
@@ -172,12 +180,16 @@ def check_clipped(cell, reset, hidden, sides, bias, x, flat, hx, cx, lengths, re
              "S": np.array(lengths or [STEPS] * BATCH, dtype=np.int32), "H": hx.detach().numpy().astype(np.float32)}
     if cell == "lstm":
         feeds["C"] = cx.detach().numpy().astype(np.float32)
+    if peepholes is not None:
+        feeds["P"] = peepholes.detach().reshape(sides, 3 * hidden).numpy().astype(np.float32)
     more = {"linear_before_reset": int(not reset)} if cell == "gru" else {}
+    if clip:
+        more["clip"] = CLIP["gates"][1]
     if cell == "relu":
         more["activations"] = ["Relu"] * sides
     kind = {"lstm": "LSTM", "gru": "GRU"}.get(cell, "RNN")
     names = ["Y", "Y_h", "Y_c"][:len(results)]
-    node = helper.make_node(kind, list(feeds), names, hidden_size=hidden, clip=CLIP["gates"][1],
+    node = helper.make_node(kind, list(feeds), names, hidden_size=hidden,
                             direction="bidirectional" if sides == 2 else "forward", **more)
     got = list(run_onnx(node, feeds, names))
     got[0] = np.moveaxis(got[0], 1, 2).reshape(STEPS, BATCH, sides * hidden)
@@ -218,23 +230,28 @@ def main():
     print("/* SPDX-License-Identifier: Apache-2.0")
     print(f" * Written by tests/judges/rnn.py with PyTorch {torch.__version__.split('+')[0]}, ONNX Runtime"
           f" {onnxruntime.__version__}: fields, whether there")
-    print(" * are lengths; y, hy, cy, dx, dhx, dcx, dw. */\n/* clang-format off */")
+    print(" * are lengths; y, hy, cy, dx, dhx, dcx, dw, gradient of peepholes. */\n/* clang-format off */")
     rows = [row + (0, "") for row in ROWS] + MORE
-    for row in [row + (0, 0) for row in rows] + DROPPED:
-        cell, reset, hidden, layers, both, bias, begins, cut, projection, clip, dropout, skip = row
+    for row in [row + (0, 0, 0) for row in rows] + [row + (0,) for row in DROPPED] + [row + (0, 0, 1) for row in PEEPING]:
+        cell, reset, hidden, layers, both, bias, begins, cut, projection, clip, dropout, skip, peeps = row
         sides, lstm, out = 1 + both, cell == "lstm", projection or hidden
         n = count(cell, hidden, layers, sides, bias, projection, skip)
         x, flat = made(X, STEPS, BATCH, INPUTS), made(W, n)
         hx, cx = (made(salt, layers * sides, BATCH, units) if begins else
                   torch.zeros(layers * sides, BATCH, units, dtype=torch.float64) for salt, units in ((HX, out), (CX, hidden)))
-        operands = [x, flat, hx] + [cx] * lstm
+        peepholes = made(P, layers * sides, 3, hidden) if peeps else None
+        operands = [x, flat, hx] + [cx] * lstm + [peepholes] * peeps
         for t in operands:
             t.requires_grad_()
         lengths = LENGTHS if cut else None
         net = (hidden, layers, sides, bias, x, flat, hx, cx, lengths, projection)
-        results = by_steps(cell, reset, *net, clip, dropout, skip)
+        results = by_steps(cell, reset, *net, clip, dropout, skip, peepholes)
         if clip == "gates":
-            check_clipped(cell, reset, hidden, sides, bias, x, flat, hx, cx, lengths, results)
+            check_gates(cell, reset, hidden, sides, bias, x, flat, hx, cx, lengths, results, True, peepholes)
+        elif peeps:
+            assert all((a - b).abs().max() > 0.01 for a, b in zip(results, by_steps(cell, reset, *net, clip)))
+            if layers == 1:
+                check_gates(cell, reset, hidden, sides, bias, x, flat, hx, cx, lengths, results, False, peepholes)
         elif reset:
             check_before(hidden, sides, bias, x, flat, hx, lengths, *results)
         else:
@@ -251,9 +268,12 @@ def main():
             fields += f" dropout={dropout}"
         if skip:
             fields += " skip_input=1"
+        if peeps:
+            fields += " peepholes=f64"
         if clip:
             fields += " clip={} clip_low={} clip_high={}".format(clip, *CLIP[clip])
-        grads = [None] * 4 if clip == "gates" else [x.grad, hx.grad, cx.grad if lstm else None, flat.grad]
+        grads = [x.grad, hx.grad, cx.grad if lstm else None, flat.grad] + [peepholes.grad if peeps else None]
+        grads = [None] * len(grads) if clip == "gates" else grads
         numbers = list(results) + [None] * (not lstm) + grads
         print(f'{{"{fields}", {begins}, {cut}, {n},')
         print(",\n".join("    " + written(t) for t in numbers) + "},")

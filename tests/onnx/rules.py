@@ -1182,7 +1182,6 @@ def recurrent(node):
     if functions == [b"relu"] * w.shape[0] and cell == "tanh":
         cell, functions = "relu", usual * w.shape[0]
     need(functions == usual * w.shape[0], "other activations than the usual ones")
-    need(peepholes is None, "peepholes")
     need(not node("input_forget", 0), "a forget gate coupled to the input gate")
     need(node("clip") is None, "clipped gates")
     need(node("direction", b"forward") != b"reverse" or lengths is None, "sequences of lengths backward alone")
@@ -1203,6 +1202,8 @@ def recurrent(node):
     fields = dict(cell=cell, x=x[::-1] if back else x, hidden=hidden, w=np.concatenate(flat), bidirectional=both,
                   bias="two" if b is not None else "none", hy=type_of(x))
     fields |= {name: a for name, a in (("hx", hx), ("cx", cx), ("lengths", lengths)) if a is not None}
+    if peepholes is not None:  # of i, o and f, as mica's
+        fields["peepholes"] = peepholes.reshape(-1, 3, hidden)
     if cell == "gru":
         fields["reset_before"] = not node("linear_before_reset", 0)
     results = ("y", "hy") + (("cy",) if cell == "lstm" else ())

@@ -10,11 +10,11 @@ enum { STEPS = 4, BATCH = 3, INPUTS = 3, MOST = 36 * 4, WEIGHTS = 240 };
 static const struct judged {
     const char *fields;
     int begins, cut, weights; /* states to begin with, lengths; elements of w */
-    double y[96], hy[24], cy[24], dx[36], dhx[24], dcx[24], dw[WEIGHTS];
+    double y[96], hy[24], cy[24], dx[36], dhx[24], dcx[24], dw[WEIGHTS], dpeepholes[24];
 } judged[] = {
 #include "../judges/rnn.h"
 };
-enum { SALT_X = 1, SALT_W, SALT_HX, SALT_CX, SALT_DY, SALT_DHY, SALT_DCY };
+enum { SALT_X = 1, SALT_W, SALT_HX, SALT_CX, SALT_DY, SALT_DHY, SALT_DCY, SALT_P };
 enum { ALL = 3000 };
 static double lengths[BATCH] = {2, 4, 1};
 static double rng[] = {0x123456789abc, 7}; /* seed and offset of the script */
@@ -46,14 +46,17 @@ static void before_judges(void **state)
             const struct judged *j = &judged[i];
             const bool lstm = strstr(j->fields, "lstm") != NULL;
             char line[320];
-            double x[MOST], w[WEIGHTS], hx[24], cx[24], y[96], hy[24], cy[24];
+            double x[MOST], w[WEIGHTS], hx[24], cx[24], y[96], hy[24], cy[24], peepholes[24];
             snprintf(line, sizeof line, "rnn %s x=f64:4x3x3 hy=f64 %s %s %s %s", j->fields,
                      lstm ? "cy=f64" : "", j->begins ? "hx=f64" : "",
                      lstm && j->begins ? "cx=f64" : "", j->cut ? "lengths=s64" : "");
             assert_int_equal(count_of(line, MICA_RNN_W), j->weights);
-            run_ok(engines[e], line,
-                   VALUES(made(SALT_X, x, 36), made(SALT_W, w, j->weights), made(SALT_HX, hx, 24),
-                          made(SALT_CX, cx, 24), lengths, y, hy, cy, [MICA_RNN_RNG] = rng));
+            run_ok(
+                engines[e], line,
+                VALUES(
+                    made(SALT_X, x, 36), made(SALT_W, w, j->weights), made(SALT_HX, hx, 24),
+                    made(SALT_CX, cx, 24), lengths, y, hy,
+                    cy, [MICA_RNN_RNG] = rng, [MICA_RNN_PEEPHOLES] = made(SALT_P, peepholes, 24)));
             if (differences(y, j->y, count_of(line, MICA_RNN_Y), 1e-14, 1e-13))
                 fail_msg("%s: y", line);
             if (differences(hy, j->hy, count_of(line, MICA_RNN_HY), 1e-14, 1e-13))
@@ -85,20 +88,22 @@ static void gradients_before_judges(void **state)
             double x[36], w[WEIGHTS], hx[24] = {0}, cx[24] = {0}, y[96], dx[36], dw[WEIGHTS];
             if (strstr(j->fields, "clip=gates")) continue;
             if (j->begins) made(SALT_HX, hx, 24), made(SALT_CX, cx, 24);
-            made(SALT_X, x, 36), made(SALT_W, w, j->weights);
+            double peepholes[24];
+            made(SALT_X, x, 36), made(SALT_W, w, j->weights), made(SALT_P, peepholes, 24);
             line_of(j, "fwd", lstm ? "hx=f64 cx=f64 states=f64" : "hx=f64 states=f64", line,
                     sizeof line);
-            run_ok(
-                engines[e], line,
-                VALUES(x, w, hx, cx, lengths, y, [MICA_RNN_GATES] = gates, [MICA_RNN_CELLS] = cells,
-                       [MICA_RNN_STATES] = states, [MICA_RNN_INNER] = inner, [MICA_RNN_RNG] = rng));
+            run_ok(engines[e], line,
+                   VALUES(x, w, hx, cx, lengths,
+                          y, [MICA_RNN_GATES] = gates, [MICA_RNN_CELLS] = cells,
+                          [MICA_RNN_STATES] = states, [MICA_RNN_INNER] = inner,
+                          [MICA_RNN_RNG] = rng, [MICA_RNN_PEEPHOLES] = peepholes));
             double dhx[24], dcx[24], dy[96], dhy[24], dcy[24];
             made(SALT_DY, dy, 96), made(SALT_DHY, dhy, 24), made(SALT_DCY, dcy, 24);
             line_of(j, "bwd_data", lstm ? "hx=f64 cx=f64 hy=f64 cy=f64" : "hx=f64 hy=f64", line,
                     sizeof line);
             run_ok(engines[e], line,
                    VALUES(dx, w, dhx, dcx, lengths, dy, dhy, dcy, gates, cells, states,
-                          dz, [MICA_RNN_RNG] = rng));
+                          dz, [MICA_RNN_RNG] = rng, [MICA_RNN_PEEPHOLES] = peepholes));
             if (differences(dx, j->dx, 36, 1e-13, 1e-12)) fail_msg("%s: dx", line);
             const int64_t all = count_of(line, MICA_RNN_HX);
             if (differences(dhx, j->dhx, all, 1e-13, 1e-12)) fail_msg("%s: dhx", line);
@@ -107,8 +112,12 @@ static void gradients_before_judges(void **state)
             line_of(j, "bwd_weights", "", line, sizeof line);
             run_ok(engines[e], line,
                    VALUES(x, dw, [MICA_RNN_STATES] = states, [MICA_RNN_DZ] = dz,
-                          [MICA_RNN_INNER] = inner, [MICA_RNN_RNG] = rng));
+                          [MICA_RNN_INNER] = inner, [MICA_RNN_RNG] = rng, [MICA_RNN_CELLS] = cells,
+                          [MICA_RNN_PEEPHOLES] = peepholes));
             if (differences(dw, j->dw, j->weights, 1e-13, 1e-12)) fail_msg("%s: dw", line);
+            const int64_t peeping = count_of(line, MICA_RNN_PEEPHOLES);
+            if (differences(peepholes, j->dpeepholes, peeping, 1e-13, 1e-12))
+                fail_msg("%s: gradient of peepholes", line);
         }
 }
 

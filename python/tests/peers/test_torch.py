@@ -258,6 +258,14 @@ def _():
 
 @gradient("rnn")
 def _():
+    kept = dict.fromkeys(("hy", "cy", "gates", "cells", "states"), "f64")
+    return (lambda x, w, hx, cx, p: _call("rnn", x=x, w=w, hx=hx, cx=cx, peepholes=p, cell="lstm", hidden=2, layers=2,
+                                          bidirectional=True, described=kept)[:3],
+            (doubles(4, 2, 3), doubles(240), doubles(4, 2, 2), doubles(4, 2, 2), doubles(4, 3, 2)))
+
+
+@gradient("rnn")
+def _():
     rng = torch.tensor([123456789, 5])
     kept = dict.fromkeys(("hy", "cy", "gates", "cells", "states", "inner"), "f64")
     return (lambda x, w, hx: _call("rnn", x=x, w=w, hx=hx, rng=rng, cell="lstm", hidden=3, layers=2, projection=2, dropout=0.5,

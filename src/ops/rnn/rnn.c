@@ -53,6 +53,8 @@ static const mica_field fields[] = {
     FIELD(skip_input, FLAG, .doc = "the first layer takes x for each gate, without W"),
     FIELD(dropout, F64, .zero = "none", .doc = "share of y that is dropped between layers"),
     FIELD(rng, TENSOR, .zero = "inferred with dropout", .doc = "dropout: s64, {seed, offset}"),
+    FIELD(peepholes, TENSOR, .zero = "none",
+          .doc = "lstm: L D x 3 x H, packed: what i, o and f multiply c by"),
 };
 
 rnn_sizes rnn_sizes_of(const mica_rnn_desc *d)
@@ -142,7 +144,7 @@ static const mica_arg args[] = {
     [MICA_RNN_GATES] = ARG(gates, MICA_OUT, MICA_IN, MICA_UNUSED, .types = SUMS,
                            .need = {MICA_IF_GIVEN, MICA_INFERRED}, .like = "x", .dims = "LDxTxBx4H",
                            .sums = true, .with = "states", .when = "cell", .values = GATED),
-    [MICA_RNN_CELLS] = ARG(cells, MICA_OUT, MICA_IN, MICA_UNUSED, .types = SUMS,
+    [MICA_RNN_CELLS] = ARG(cells, MICA_OUT, MICA_IN, MICA_IN, .types = SUMS,
                            .need = {MICA_IF_GIVEN, MICA_INFERRED}, .like = "x", .dims = "LDxSxBxH",
                            .sums = true, .with = "states", OF_LSTM),
     [MICA_RNN_STATES] = ARG(states, MICA_OUT, MICA_IN, MICA_IN, .types = MICA_FLOATS,
@@ -154,6 +156,7 @@ static const mica_arg args[] = {
     /* infer knows where there is one */
     [MICA_RNN_INNER] = ARG(inner, MICA_OUT, MICA_UNUSED, MICA_IN, .types = MICA_FLOATS, .like = "x",
                            .dims = "LDxTxBxH", .same = "x", .with = "states"),
+    [MICA_RNN_PEEPHOLES] = ARG(peepholes, MICA_IN, MICA_IN, MICA_OUT, STATE("LDx3xH"), OF_LSTM),
     [MICA_RNN_RNG] = ARG(rng, MICA_IN, MICA_IN, MICA_IN, .types = MICA_TYPE(S64), .dims = "2"),
 };
 
@@ -200,6 +203,13 @@ static mica_status infer(void *desc, mica_why *why)
         memset(&d->inner, 0, sizeof d->inner);
     else if ((trains || d->pass == MICA_RNN_BWD_WEIGHTS) && !mica_tensor_given(&d->inner))
         d->inner.dtype = d->x.dtype;
+    /* The gradient of peepholes alone is made of c. */
+    if (d->pass == MICA_RNN_BWD_WEIGHTS && d->cell == MICA_RNN_CELL_LSTM) {
+        if (!mica_tensor_given(&d->peepholes) && mica_tensor_given(&d->cells))
+            return mica_invalid(why, "cells without peepholes, pass is bwd_weights");
+        if (mica_tensor_given(&d->peepholes) && !mica_tensor_given(&d->cells))
+            d->cells.dtype = s.acc;
+    }
     if (!trains) return MICA_OK;
     if (s.gates > 1 && !mica_tensor_given(&d->gates)) d->gates.dtype = s.acc;
     if (d->cell == MICA_RNN_CELL_LSTM && !mica_tensor_given(&d->cells)) d->cells.dtype = s.acc;
@@ -238,9 +248,9 @@ static mica_status check(const void *desc, mica_why *why)
     if (d->skip_input && d->x.dims[2] != d->hidden)
         return mica_invalid(why, "x has %lld inputs, with skip_input it must have hidden: %lld",
                             (long long)d->x.dims[2], (long long)d->hidden);
-    const int packed[] = {MICA_RNN_GATES, MICA_RNN_CELLS, MICA_RNN_STATES, MICA_RNN_DZ,
-                          MICA_RNN_INNER};
-    for (int i = 0; i < 5; i++) {
+    const int packed[] = {MICA_RNN_GATES, MICA_RNN_CELLS, MICA_RNN_STATES,
+                          MICA_RNN_DZ,    MICA_RNN_INNER, MICA_RNN_PEEPHOLES};
+    for (int i = 0; i < 6; i++) {
         const mica_tensor *t = mica_op_tensor(&mica_op_rnn, d, packed[i]);
         if (mica_tensor_given(t) && !mica_tensor_is_packed(t))
             return mica_invalid(why, "%s has strides, it must be packed", args[packed[i]].name);
@@ -295,6 +305,17 @@ static void fill_weights(const mica_rnn_desc *d, mica_fill kind, uint64_t seed, 
     for (int64_t i = 0; i < count; i++) values[i] = mica_fill_rounded(d->w.dtype, values[i] * size);
 }
 
+/* As weights: what a step hands on keeps its size. */
+static void fill_peepholes(const mica_rnn_desc *d, mica_fill kind, uint64_t seed, double *values)
+{
+    const double size = kind == MICA_FILL_EXTREME ? 0x1p-7 : 0.5;
+    mica_fill_general(&mica_op_rnn, d, MICA_RNN_PEEPHOLES,
+                      kind == MICA_FILL_RANGE ? MICA_FILL_RANDOM : kind, seed, values);
+    if (kind == MICA_FILL_EDGES) return;
+    for (int64_t i = 0; i < mica_tensor_count(&d->peepholes); i++)
+        values[i] = mica_fill_rounded(d->peepholes.dtype, values[i] * size);
+}
+
 /* Whole sequences, none of a sequence, and what is out of range. */
 static void fill_lengths(const mica_rnn_desc *d, uint64_t seed, double *values)
 {
@@ -342,6 +363,8 @@ static bool fill(const void *desc, const double *scalars, int arg, mica_fill kin
         fill_lengths(d, seed, values);
     else if (arg == MICA_RNN_W && d->pass != MICA_RNN_BWD_WEIGHTS)
         fill_weights(d, kind, seed, values);
+    else if (arg == MICA_RNN_PEEPHOLES && d->pass != MICA_RNN_BWD_WEIGHTS)
+        fill_peepholes(d, kind, seed, values);
     else if (d->pass == MICA_RNN_BWD_DATA && arg >= MICA_RNN_GATES)
         fill_reserve(d, arg, seed, values);
     else if (d->pass == MICA_RNN_BWD_DATA && d->projection && arg != MICA_RNN_X)

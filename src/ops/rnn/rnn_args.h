@@ -42,6 +42,7 @@ typedef struct mica_rnn_args {
     /* What gradients need of the layer; NULL: not asked for. */
     void *gates, *cells, *states, *inner;
     mica_rnn_bounds bounds;
+    const void *peepholes; /* the type of x, directions x 3 (i o f) x units; NULL: none */
 } mica_rnn_args;
 
 /* A step of the gradients. Fields of the same names mean the same; y holds the gradient of it. */
@@ -63,6 +64,7 @@ typedef struct mica_rnn_slope_args {
     void *dz;            /* from the first column of the phase on */
     long long dz_row;
     mica_rnn_bounds bounds;
+    const void *peepholes; /* NULL: none */
 } mica_rnn_slope_args;
 
 #endif

@@ -33,6 +33,21 @@ RNN real rnn_lstm(const real *x, const real *r, rnn_clip clip, real *c, real *ga
     return o * tanh_of(*c);
 }
 
+/* The same with peepholes p of i, o and f; o sees the new c. */
+RNN real rnn_lstm_peeping(const real *x, const real *r, const real *p, rnn_clip clip, real *c,
+                          real *gates)
+{
+    const real before = *c, g = tanh_of(rnn_gate(x[2] + r[2], clip));
+    const real i = sigmoid_of(rnn_gate(x[0] + r[0] + p[0] * before, clip));
+    const real f = sigmoid_of(rnn_gate(x[1] + r[1] + p[2] * before, clip));
+    real after = f * before + i * g;
+    if (clip.kind == RNN_CLIP_CELLS) after = rnn_clipped(after, clip);
+    const real o = sigmoid_of(rnn_gate(x[3] + r[3] + p[1] * after, clip));
+    gates[0] = i, gates[1] = f, gates[2] = g, gates[3] = o;
+    *c = after;
+    return o * tanh_of(after);
+}
+
 /* r z n, reset behind the product; gates receives these and R h + r of n. */
 RNN real rnn_gru(const real *x, const real *r, rnn_clip clip, real h, real *gates)
 {
@@ -63,6 +78,21 @@ RNN void rnn_lstm_slopes(const real *gates, rnn_clip clip, real c, real before, 
     dz[2] = all * i * (1 - g * g);
     dz[3] = dh * t * o * (1 - o);
     *dc = all * f;
+}
+
+/* The same with peepholes p of i, o and f: c has gradients of o's, c before the step of i's and
+ * f's. */
+RNN void rnn_lstm_peeping_slopes(const real *gates, const real *p, rnn_clip clip, real c,
+                                 real before, real dh, real *dc, real *dz)
+{
+    const real i = gates[0], f = gates[1], g = gates[2], o = gates[3], t = tanh_of(c);
+    dz[3] = dh * t * o * (1 - o);
+    real all = *dc + dh * o * (1 - t * t) + p[1] * dz[3];
+    if (clip.kind == RNN_CLIP_CELLS && (c >= clip.high || c <= clip.low)) all = 0;
+    dz[0] = all * g * i * (1 - i);
+    dz[1] = all * f * (1 - f) * before;
+    dz[2] = all * i * (1 - g * g);
+    *dc = all * f + p[0] * dz[0] + p[2] * dz[1];
 }
 
 /* h: before the step. Returns what of its gradient passes by the product. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A step of recurrent cells, a unit of a sequence per thread. Constants: CELL (mica_rnn_cell), PHASE (RNN_WHOLE,
- * ...), SAVES (what gradients need is kept), CLIP (mica_rnn_clip), BLOCK; types x_t, acc_t. */
+ * ...), SAVES (what gradients need is kept), CLIP (mica_rnn_clip), PEEPHOLES (whether gates see c), BLOCK; types
+ * x_t, acc_t. */
 #include "kernels/math.cuh"
 #include "kernels/overlap.cuh"
 #include "kernels/types.cuh"
@@ -41,6 +42,12 @@ RNN void read_gates(const mica_rnn_args &a, long long side, long long b, long lo
     }
 }
 
+RNN void read_peepholes(const mica_rnn_args &a, long long side, long long unit, real *p)
+{
+#pragma unroll
+    for (int k = 0; k < 3; k++) p[k] = widen<real>(((const x_t *)a.peepholes)[(side * 3 + k) * a.units + unit]);
+}
+
 RNN real step_of(const mica_rnn_args &a, long long row, long long unit, const real *x, const real *r, real *gates)
 {
     real *state = (real *)a.state + row * a.units + unit;
@@ -48,7 +55,14 @@ RNN real step_of(const mica_rnn_args &a, long long row, long long unit, const re
     const rnn_clip clip = clip_of(a);
     if constexpr (CELL == LSTM) {
         real c = *state;
-        const real h = rnn_lstm(x, r, clip, &c, gates);
+        real h;
+        if constexpr (PEEPHOLES) {
+            real p[3];
+            read_peepholes(a, row / a.batch, unit, p);
+            h = rnn_lstm_peeping(x, r, p, clip, &c, gates);
+        } else {
+            h = rnn_lstm(x, r, clip, &c, gates);
+        }
         *state = c;
         return h;
     } else if constexpr (FIRST) {

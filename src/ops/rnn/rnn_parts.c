@@ -51,6 +51,7 @@ mica_status rnn_add_kernel(mica_plan *plan, const char *file, const char *entry,
     mica_prologue_int(&p, "PHASE", phase);
     mica_prologue_int(&p, flag, set);
     mica_prologue_int(&p, "CLIP", d->clip);
+    mica_prologue_int(&p, "PEEPHOLES", mica_tensor_given(&d->peepholes));
     mica_prologue_int(&p, "BLOCK", RNN_BLOCK);
     mica_prologue_type(&p, "x_t", w->s.type);
     mica_prologue_type(&p, "acc_t", w->s.acc);

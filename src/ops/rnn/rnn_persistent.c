@@ -135,6 +135,8 @@ static mica_status accepts(const void *desc, const mica_device_info *device, mic
                            (long long)d->projection);
     if (d->reset_before)
         return mica_refuse(why, "reset_before is set, this engine has one product in a step");
+    if (mica_tensor_given(&d->peepholes))
+        return mica_refuse(why, "peepholes are given, this engine's gates do not see c");
     if (d->hidden % 8)
         return mica_refuse(why, "hidden is %lld, this engine takes multiples of 8",
                            (long long)d->hidden);

@@ -143,17 +143,28 @@ static void plain_step(sequence *q)
             t->d->cell == MICA_RNN_CELL_RELU ? relu(gate(q, j)) : hyperbolic(t, gate(q, j));
 }
 
+/* With what it sees of c as it is now; p: 0 i, 1 o, 2 f. */
+static number seeing(const sequence *q, int64_t row, int p, int64_t j)
+{
+    const truth *t = q->t;
+    const mica_view *v = &t->v[MICA_RNN_PEEPHOLES];
+    if (!v->data) return gate(q, row);
+    const int64_t at = ((q->layer * t->s.sides + q->side) * 3 + p) * t->s.hidden + j;
+    const number sees = multiply(t, exactly(mica_get(v, at)), q->c[j]);
+    return gate_of(t, add(t, add(t, q->x[row], q->rec[row]), sees));
+}
+
 static void lstm_step(sequence *q, int64_t step)
 {
     const truth *t = q->t;
     const int64_t n = t->s.hidden;
     for (int64_t j = 0; j < n; j++) {
-        const number i = sigmoid(t, gate(q, j)), f = sigmoid(t, gate(q, n + j));
-        const number g = hyperbolic(t, gate(q, 2 * n + j)), o = sigmoid(t, gate(q, 3 * n + j));
-        const number gates[] = {i, f, g, o};
-        for (int k = 0; k < 4; k++) keep_gate(q, step, k, j, gates[k]);
+        const number i = sigmoid(t, seeing(q, j, 0, j)), f = sigmoid(t, seeing(q, n + j, 2, j));
+        const number g = hyperbolic(t, gate(q, 2 * n + j));
         q->c[j] = add(t, multiply(t, f, q->c[j]), multiply(t, i, g));
         if (t->d->clip == MICA_RNN_CLIP_CELLS) q->c[j] = clipped(t, q->c[j]);
+        const number o = sigmoid(t, seeing(q, 3 * n + j, 1, j)), gates[] = {i, f, g, o};
+        for (int k = 0; k < 4; k++) keep_gate(q, step, k, j, gates[k]);
         q->made[j] = multiply(t, o, hyperbolic(t, q->c[j]));
     }
 }

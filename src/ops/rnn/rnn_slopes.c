@@ -189,6 +189,7 @@ static mica_rnn_slope_args args_of(const mica_plan *plan, const mica_run *r, int
     a.low = mica_at(r, s->low), a.low_new = mica_at(r, s->low_new);
     a.dz = states_of(plan, r, MICA_RNN_DZ, layer), a.dz_row = rnn_slope_row(d);
     a.bounds = bounds_of(d);
+    a.peepholes = states_of(plan, r, MICA_RNN_PEEPHOLES, layer);
     return a;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A step of the gradients of recurrent cells, a unit of a sequence per thread. Constants: CELL (mica_rnn_cell), PHASE
- * (RNN_SLOPES, ...), TWICE (a step has a second product), CLIP (mica_rnn_clip), BLOCK; types x_t, acc_t. */
+ * (RNN_SLOPES, ...), TWICE (a step has a second product), CLIP (mica_rnn_clip), PEEPHOLES (whether gates see c), BLOCK;
+ * types x_t, acc_t. */
 #include "kernels/math.cuh"
 #include "kernels/overlap.cuh"
 #include "kernels/types.cuh"
@@ -23,6 +24,12 @@ RNN rnn_clip clip_of(const mica_rnn_slope_args &a)
     return {CLIP, a.bounds.nan, (real)a.bounds.low, (real)a.bounds.high};
 }
 
+RNN void read_peepholes(const mica_rnn_slope_args &a, long long side, long long unit, real *p)
+{
+#pragma unroll
+    for (int k = 0; k < 3; k++) p[k] = widen<real>(((const x_t *)a.peepholes)[(side * 3 + k) * a.units + unit]);
+}
+
 /* dz of a unit, by the gradient of h. */
 RNN void slopes(const mica_rnn_slope_args &a, long long side, long long b, long long time, long long unit, real dh,
                 real *dz)
@@ -38,7 +45,14 @@ RNN void slopes(const mica_rnn_slope_args &a, long long side, long long b, long 
     if constexpr (!PROJECTED) *direct = 0;
     if constexpr (CELL == LSTM) {
         real dc = ((const real *)a.dc)[i];
-        rnn_lstm_slopes(gates, clip_of(a), ((const real *)a.cells)[after], ((const real *)a.cells)[before], dh, &dc, dz);
+        const real c = ((const real *)a.cells)[after], c_before = ((const real *)a.cells)[before];
+        if constexpr (PEEPHOLES) {
+            real p[3];
+            read_peepholes(a, side, unit, p);
+            rnn_lstm_peeping_slopes(gates, p, clip_of(a), c, c_before, dh, &dc, dz);
+        } else {
+            rnn_lstm_slopes(gates, clip_of(a), c, c_before, dh, &dc, dz);
+        }
         ((real *)a.dc)[i] = dc;
     } else if constexpr (RESETS) {
         *direct = rnn_gru_before(gates, widen<real>(((const x_t *)a.states)[before]), dh, dz);

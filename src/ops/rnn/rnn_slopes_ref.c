@@ -69,6 +69,20 @@ static number cosine(const truth *t, number c) /* 1 - tanh(c)^2, and tanh(c) kno
     return rest_of_square(t, h);
 }
 
+static int64_t peephole_at(const truth *t, int64_t layer, int64_t side, int p, int64_t j)
+{
+    return ((layer * t->s.sides + side) * 3 + p) * t->s.hidden + j;
+}
+
+/* What a gradient of a gate hands to the c that it sees; p: 0 i, 1 o, 2 f. */
+static number with_seen(const sequence *q, number dc, int p, int64_t j, number dz)
+{
+    const truth *t = q->t;
+    if (!t->v[MICA_RNN_PEEPHOLES].data) return dc;
+    const int64_t at = peephole_at(t, q->layer, q->side, p, j);
+    return add(t, dc, multiply(t, got(t, MICA_RNN_PEEPHOLES, at), dz));
+}
+
 static void lstm_unit(sequence *q, int64_t step, int64_t j, number *dz)
 {
     const truth *t = q->t;
@@ -78,13 +92,15 @@ static void lstm_unit(sequence *q, int64_t step, int64_t j, number *dz)
     const number c = got(t, MICA_RNN_CELLS, state_at(q, n, step, 1, j));
     const number before = got(t, MICA_RNN_CELLS, state_at(q, n, step, 0, j));
     const number tanh_c = {tanh(c.v), 4 * fabs(tanh(c.v))}, dh = q->wide[j];
+    dz[3 * n + j] = PRODUCT(dh, tanh_c, g[3], rest(t, g[3]));
     number all = add(t, q->dc[j], PRODUCT(dh, g[3], cosine(t, c)));
+    all = with_seen(q, all, 1, j, dz[3 * n + j]);
     if (t->d->clip == MICA_RNN_CLIP_CELLS && (c.v <= t->low || c.v >= t->high)) all = exactly(0);
     dz[j] = PRODUCT(all, g[2], g[0], rest(t, g[0]));
     dz[n + j] = PRODUCT(all, before, g[1], rest(t, g[1]));
     dz[2 * n + j] = PRODUCT(all, g[0], rest_of_square(t, g[2]));
-    dz[3 * n + j] = PRODUCT(dh, tanh_c, g[3], rest(t, g[3]));
-    q->dc[j] = multiply(t, all, g[1]);
+    q->dc[j] = with_seen(q, multiply(t, all, g[1]), 0, j, dz[j]);
+    q->dc[j] = with_seen(q, q->dc[j], 2, j, dz[n + j]);
 }
 
 static void gru_unit(sequence *q, int64_t step, int64_t j, number *dz)
@@ -312,6 +328,16 @@ static int64_t column(const truth *t, mica_rnn_part part, int64_t row)
     return state && row >= 2 * n && rnn_slopes(t->d) > t->s.gates ? row + n : row;
 }
 
+static void show_gradient(const truth *t, int arg, int64_t to, const sum *s)
+{
+    number n = total(t, s);
+    if (t->beta != 0) {
+        const double old = t->beta * mica_get(&t->v[arg], to);
+        n = (number){n.v + old, n.error + t->growth * fabs(old)};
+    }
+    show(t, arg, to, n);
+}
+
 static void do_part(const truth *t, int64_t layer, int64_t side, mica_rnn_part part)
 {
     const mica_rnn_matrix m = mica_rnn_weight(t->d, layer, side, part);
@@ -326,20 +352,36 @@ static void do_part(const truth *t, int64_t layer, int64_t side, mica_rnn_part p
                 add_product(t, &s, got(t, MICA_RNN_DZ, at),
                             factor(t, layer, side, part, row, step, b, i));
             }
-            const int64_t to = m.offset + row * m.cols + i;
-            number n = total(t, &s);
-            if (t->beta != 0) {
-                const double old = t->beta * mica_get(&t->v[MICA_RNN_W], to);
-                n = (number){n.v + old, n.error + t->growth * fabs(old)};
+            show_gradient(t, MICA_RNN_W, m.offset + row * m.cols + i, &s);
+        }
+}
+
+/* Sums of dz of i, o and f times the c that they see. */
+static void do_peepholes(const truth *t, int64_t layer, int64_t side)
+{
+    static const int gates[] = {0, 3, 1};
+    const int64_t n = t->s.hidden, width = rnn_slope_row(t->d);
+    if (!t->v[MICA_RNN_PEEPHOLES].data) return;
+    for (int p = 0; p < 3; p++)
+        for (int64_t j = 0; j < n; j++) {
+            sum s = {0};
+            for (int64_t k = 0; k < t->s.steps * t->s.batch; k++) {
+                const sequence q = {.t = t, .layer = layer, .side = side, .b = k % t->s.batch};
+                const int64_t step = k / t->s.batch;
+                const int64_t row = row_at(t, layer, side, step, q.b);
+                add_product(t, &s, got(t, MICA_RNN_DZ, row * width + gates[p] * n + j),
+                            got(t, MICA_RNN_CELLS, state_at(&q, n, step, p == 1, j)));
             }
-            show(t, MICA_RNN_W, to, n);
+            show_gradient(t, MICA_RNN_PEEPHOLES, peephole_at(t, layer, side, p, j), &s);
         }
 }
 
 void rnn_reference_weights(truth *t)
 {
     for (int64_t layer = 0; layer < t->s.layers; layer++)
-        for (int64_t side = 0; side < t->s.sides; side++)
+        for (int64_t side = 0; side < t->s.sides; side++) {
             for (int part = MICA_RNN_PART_W; part <= MICA_RNN_PART_S; part++)
                 do_part(t, layer, side, (mica_rnn_part)part);
+            do_peepholes(t, layer, side);
+        }
 }

@@ -269,6 +269,7 @@ static mica_rnn_args args_of(const mica_plan *plan, const mica_run *r, int64_t l
     a.y_time = last ? d->y.strides[0] : z->batch * a.y_batch;
     a.y_side = z->out * a.y_unit;
     a.bounds = bounds_of(d);
+    a.peepholes = states_of(plan, r, MICA_RNN_PEEPHOLES, layer);
     if (!mica_tensor_given(&d->states)) return a;
     a.states = states_of(plan, r, MICA_RNN_STATES, layer);
     a.cells = states_of(plan, r, MICA_RNN_CELLS, layer);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  * Gradients of weights: products of dz with what W and R were multiplied by, over all steps and
- * sequences at once, and sums of dz for the biases, which are products with a row of ones. */
+ * sequences at once, and sums of dz for the biases, which are products with a row of ones; for
+ * peepholes sums of dz times c. */
+#include "mica/reduce.h"
 #include "ops/compose/compose.h"
 #include "ops/rnn/rnn_parts.h"
 
@@ -157,6 +159,38 @@ static void find_rows(weights *w)
     mica_compose_bind(&w->list, MICA_TRANSFORM_Y, w->x);
 }
 
+/* dz of i, o and f times the c that they see, summed up over steps and sequences; then all of them
+ * into the gradient, to what was there where the run says so. */
+static void add_peepholes(weights *w)
+{
+    static const int gates[] = {0, 3, 1};
+    const int64_t h = w->s.hidden, sides = w->s.sides, each = w->s.batch * h;
+    const mica_tensor sums = mica_tensor_packed(w->s.acc, 3, w->d->peepholes.dims);
+    const mica_memory to =
+        mica_compose_temporary(&w->list, bytes_of(w->s.acc, mica_tensor_count(&sums)));
+    for (int64_t i = 0; i < 3 * sides * w->s.layers; i++) {
+        const int64_t index = i / 3, p = i % 3;
+        const mica_reduce_desc t = {.map = "x0*x1",
+                                    .x = matrix(w->s.type, w->rows, h, w->row, 1),
+                                    .x1 = matrix(w->s.acc, w->rows, h, h, 1),
+                                    .y = mica_tensor_packed(w->s.acc, 1, &h),
+                                    .axes = {MICA_REDUCE_AXIS(0)}};
+        const int64_t after = p == 1, first = index % sides ? 1 - after : after;
+        mica_memory cells = mica_compose_arg(MICA_RNN_CELLS), y = to;
+        cells.at = (int64_t)bytes_of(w->s.acc, (index * (w->s.steps + 1) + first) * each);
+        y.at = (int64_t)bytes_of(w->s.acc, i * h);
+        mica_compose_step(&w->list, "reduce", &t, sizeof t, NULL);
+        mica_compose_bind(&w->list, MICA_REDUCE_X, dz_of(w, index, gates[p] * h));
+        mica_compose_bind(&w->list, MICA_REDUCE_X1, cells);
+        mica_compose_bind(&w->list, MICA_REDUCE_Y, y);
+    }
+    const mica_transform_desc t = {.x = sums, .y = w->d->peepholes};
+    mica_compose_step(&w->list, "transform", &t, sizeof t, NULL);
+    mica_compose_bind(&w->list, MICA_TRANSFORM_X, to);
+    mica_compose_bind(&w->list, MICA_TRANSFORM_Y, mica_compose_arg(MICA_RNN_PEEPHOLES));
+    mica_compose_scale(&w->list);
+}
+
 mica_status rnn_build_weights(mica_plan *plan)
 {
     const mica_rnn_desc *d = plan->desc;
@@ -169,5 +203,6 @@ mica_status rnn_build_weights(mica_plan *plan)
             add_inputs(&w, layer, side);
             add_states(&w, layer, side);
         }
+    if (mica_tensor_given(&d->peepholes)) add_peepholes(&w);
     return mica_compose_build(plan, &w.list);
 }

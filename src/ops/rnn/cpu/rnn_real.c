@@ -30,6 +30,7 @@ typedef struct block {
     real x[MOST_GATES][BLOCK], r[MOST_GATES][BLOCK];
     real state[BLOCK], made[BLOCK];
     real gates[MOST_GATES][BLOCK]; /* for gradients */
+    real peepholes[3][BLOCK];
 } block;
 
 MICA_INLINE void plain_block(block *k, int relu, rnn_clip clip)
@@ -44,6 +45,18 @@ MICA_INLINE void lstm_block(block *k, rnn_clip clip)
         const real r[] = {k->r[0][j], k->r[1][j], k->r[2][j], k->r[3][j]};
         real gates[MOST_GATES];
         k->made[j] = rnn_lstm(x, r, clip, &k->state[j], gates);
+        for (int g = 0; g < MOST_GATES; g++) k->gates[g][j] = gates[g];
+    }
+}
+
+CLONES static void peeping_units(block *k, rnn_clip clip)
+{
+    for (int64_t j = 0; j < BLOCK; j++) {
+        const real x[] = {k->x[0][j], k->x[1][j], k->x[2][j], k->x[3][j]};
+        const real r[] = {k->r[0][j], k->r[1][j], k->r[2][j], k->r[3][j]};
+        const real p[] = {k->peepholes[0][j], k->peepholes[1][j], k->peepholes[2][j]};
+        real gates[MOST_GATES];
+        k->made[j] = rnn_lstm_peeping(x, r, p, clip, &k->state[j], gates);
         for (int g = 0; g < MOST_GATES; g++) k->gates[g][j] = gates[g];
     }
 }
@@ -147,6 +160,14 @@ static void gather(const row *q, int first, int last, int64_t unit, block *k)
     }
 }
 
+/* Those of n units from `unit` on. */
+static void load_peepholes(mica_dtype type, const void *from, int64_t side, int64_t units,
+                           int64_t unit, int64_t n, real to[3][BLOCK])
+{
+    for (int p = 0; from && p < 3; p++)
+        real_load(type, from, (side * 3 + p) * units + unit, 1, to[p], n);
+}
+
 static void compute(const row *q, int phase, int64_t unit, block *k)
 {
     const bool lstm = q->d->cell == MICA_RNN_CELL_LSTM, gru = q->d->cell == MICA_RNN_CELL_GRU;
@@ -157,6 +178,7 @@ static void compute(const row *q, int phase, int64_t unit, block *k)
         memcpy(k->state, q->state + unit, (size_t)k->n * sizeof(real));
     }
     gather(q, second ? 2 : 0, first ? 2 : gates, unit, k);
+    load_peepholes(q->d->x.dtype, q->a->peepholes, q->side, q->a->units, unit, k->n, k->peepholes);
     real *z = q->rec + q->a->units + unit; /* where a gru keeps it from FIRST to SECOND */
     if (second) memcpy(k->r[1], z, (size_t)k->n * sizeof(real));
     const int plain = q->d->cell == MICA_RNN_CELL_RELU ? PLAIN_RELU : PLAIN_TANH;
@@ -165,7 +187,9 @@ static void compute(const row *q, int phase, int64_t unit, block *k)
                      : second ? GRU_SECOND
                      : gru    ? GRU_WHOLE
                               : plain;
-    if (q->clip.kind)
+    if (q->a->peepholes)
+        peeping_units(k, q->clip);
+    else if (q->clip.kind)
         clipped_units(k, kind, q->clip);
     else
         units_as_they_are(k, kind);
@@ -278,6 +302,7 @@ void CELL_STEP(const mica_rnn_desc *d, int phase, const mica_rnn_args *a)
 typedef struct slope_block {
     real gates[MOST_GATES][BLOCK], dz[MOST_GATES][BLOCK];
     real before[BLOCK], after[BLOCK], dh[BLOCK], dc[BLOCK], direct[BLOCK];
+    real peepholes[3][BLOCK];
 } slope_block;
 
 CLONES static void lstm_slopes(slope_block *k, rnn_clip clip)
@@ -286,6 +311,17 @@ CLONES static void lstm_slopes(slope_block *k, rnn_clip clip)
         const real gates[] = {k->gates[0][j], k->gates[1][j], k->gates[2][j], k->gates[3][j]};
         real dz[MOST_GATES];
         rnn_lstm_slopes(gates, clip, k->after[j], k->before[j], k->dh[j], &k->dc[j], dz);
+        for (int g = 0; g < MOST_GATES; g++) k->dz[g][j] = dz[g];
+    }
+}
+
+CLONES static void peeping_slopes(slope_block *k, rnn_clip clip)
+{
+    for (int64_t j = 0; j < BLOCK; j++) {
+        const real gates[] = {k->gates[0][j], k->gates[1][j], k->gates[2][j], k->gates[3][j]};
+        const real p[] = {k->peepholes[0][j], k->peepholes[1][j], k->peepholes[2][j]};
+        real dz[MOST_GATES];
+        rnn_lstm_peeping_slopes(gates, p, clip, k->after[j], k->before[j], k->dh[j], &k->dc[j], dz);
         for (int g = 0; g < MOST_GATES; g++) k->dz[g][j] = dz[g];
     }
 }
@@ -376,7 +412,11 @@ static void slopes_of(const slope_row *q, int64_t unit, int64_t n, slope_block *
     if (lstm) {
         real *dc = (real *)a->dc + q->i * a->units + unit;
         memcpy(k->dc, dc, (size_t)n * sizeof(real));
-        lstm_slopes(k, clip_of(d, a->bounds));
+        load_peepholes(d->x.dtype, a->peepholes, q->side, a->units, unit, n, k->peepholes);
+        if (a->peepholes)
+            peeping_slopes(k, clip_of(d, a->bounds));
+        else
+            lstm_slopes(k, clip_of(d, a->bounds));
         memcpy(dc, k->dc, (size_t)n * sizeof(real));
     } else if (gru && d->reset_before) {
         gru_before(k);
