@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  * A token of each row, by a block. Constants: BLOCK, VECTOR (neighbours of x that a thread reads at once),
- * BATCH (as many vectors in flight), PROBABILITIES, PROCESSED (there are a mask, bias or counts); types x_t,
- * bias_t. Kernels are few, so that plans are made soon: what else differs is asked for each row. All sums that decide are of integers, so their order does not matter. */
+ * BATCH (as many vectors in flight), PROBABILITIES, PROCESSED (there are a mask, bias or counts), TOP (the largest are wanted);
+ * types x_t, bias_t. Kernels are few, so that plans are made soon: what else differs is asked for each row. All sums that decide are of integers, so their order does not matter. */
 #include "kernels/overlap.cuh"
 #include "kernels/types.cuh"
 #include "kernels/vector.cuh"
@@ -12,7 +12,7 @@
 /* Elements are ordered by digits, the largest first: the leading bits of their keys, twice 9 bits more, and the
  * column's number in pieces, and where so few are left that the list holds them they are sorted there. */
 constexpr int SHIFT = 18, BINS = (SAMPLE_BITS << (23 - SHIFT)) + 1, PIECE_BITS = 11, DIGITS = SAMPLE_COLUMNS >> PIECE_BITS;
-constexpr int LIST = 2048, SLOTS = 4, DEEP = PROCESSED || VECTOR < 4 ? 1 : 2 /* batches in flight when the row is read first */, CHUNKS = BLOCK * SLOTS, WARPS = BLOCK / 32;
+constexpr int LIST = 2048, SLOTS = 4, DEEP = PROCESSED || TOP || VECTOR < 4 ? 1 : 4 /* batches in flight when the row is read first */, CHUNKS = BLOCK * SLOTS, WARPS = BLOCK / 32;
 static_assert(1 << PIECE_BITS <= LIST, "what has all digits in common fits the list");
 constexpr float MARGIN = PROBABILITIES ? 0.0f : 0x1p-18f; /* farther apart exponentials are in order */
 
@@ -605,11 +605,10 @@ __device__ __forceinline__ void list_top(const row &r, const among &m, int n)
     u64 from = 0;
     if (m.all && n <= BLOCK) {
         float best = SAMPLE_NEVER;
-        for (int batch = 0; batch < batches_of(r); batch++)
-            each_of_batch(r, batch, threadIdx.x, [&](int c, float x) {
-                const float v = m.raw ? raw_value(x) : r.value(c, x);
-                best = v > best ? v : best;
-            });
+        each_of_row(r, [&](int c, float x) {
+            const float v = m.raw ? raw_value(x) : r.value(c, x);
+            best = v > best ? v : best;
+        });
         for (int slot = 0; slot < SLOTS; slot++) shared().chunk_max[slot * BLOCK + threadIdx.x] = slot ? SAMPLE_NEVER : best;
         from = sample_rank(threshold_of(n), SAMPLE_COLUMNS - 1);
     }
@@ -635,7 +634,7 @@ __device__ __forceinline__ void list_top(const row &r, const among &m, int n)
 }
 
 /* weight: the sum by which probabilities are; none: nothing may be chosen. */
-__device__ __forceinline__ void put_top(const row &r, const among &m, bool none, u64 weight)
+__device__ __noinline__ void put_top(const row &r, const among &m, bool none, u64 weight)
 {
     const int n = (int)r.a.top;
     if (none)
@@ -666,7 +665,7 @@ __device__ __forceinline__ void put_logs(const row &r, const among &m, int token
         }
         r.a.logprob[r.index * r.a.logprob_row] = logprob;
     }
-    if (r.a.top) put_top(r, m, token < 0, weight);
+    if constexpr (TOP) put_top(r, m, token < 0, weight);
 }
 
 extern "C" __global__ void __launch_bounds__(BLOCK, 1) sample(const __grid_constant__ mica_sample_args a)

@@ -37,6 +37,7 @@ static mica_status build(mica_plan *plan)
     mica_prologue_int(&p, "PROCESSED",
                       mica_tensor_given(&d->mask) || mica_tensor_given(&d->bias) ||
                           mica_tensor_given(&d->counts));
+    mica_prologue_int(&p, "TOP", s->a.top > 0);
     mica_prologue_type(&p, "x_t", d->x.dtype);
     mica_prologue_type(&p, "bias_t", mica_tensor_given(&d->bias) ? d->bias.dtype : MICA_F32);
     const mica_kernel_spec spec = {"ops/sample/sample.cu", "sample", buffer, 0};
