@@ -42,7 +42,7 @@ DROPPED = [("lstm", 0, 2, 2, 1, "two", 1, 1, 0, "", 0.25, 0), ("gru", 0, 2, 3, 0
            ("lstm", 0, 3, 2, 0, "two", 0, 1, 2, "", 0.375, 0), ("tanh", 0, 2, 2, 1, "two", 1, 0, 0, "", 0.75, 0),
            ("lstm", 0, 3, 1, 1, "two", 1, 1, 0, "", 0, 1), ("gru", 0, 3, 1, 0, "two", 1, 0, 0, "", 0, 1),
            ("relu", 0, 3, 2, 0, "none", 1, 1, 0, "", 0.5, 1)]
-# Peepholes; without clip and lengths, of random problems by ONNX Runtime too.
+# Peepholes; one layer without clip, lengths and projection by ONNX Runtime too.
 PEEPING = [("lstm", 0, 3, 1, 0, "two", 0, 0, 0, ""), ("lstm", 0, 2, 2, 1, "two", 1, 1, 0, ""),
            ("lstm", 0, 2, 1, 1, "one", 1, 1, 0, ""), ("lstm", 0, 3, 1, 1, "two", 1, 1, 0, "gates"),
            ("lstm", 0, 3, 2, 0, "none", 1, 0, 0, "cells"), ("lstm", 0, 2, 2, 1, "two", 1, 1, 1, "")]
