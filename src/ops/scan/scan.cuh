@@ -49,8 +49,8 @@ template <typename S> SCAN S join_exponentials(const S &l, const S &r)
 {
     S s = r;
     const bool rises = r.b > l.b;
-    const acc_t top = rises ? r.b : l.b, low = rises ? l.b : r.b;
-    const acc_t less = low == top ? (acc_t)1 : exp_of(low - top);
+    const auto top = rises ? r.b : l.b, low = rises ? l.b : r.b; /* of S: other states need no exponentials */
+    const auto less = low == top ? (acc_t)1 : exp_of(low - top);
     s.a = (rises ? r.a : l.a) + (rises ? l.a : r.a) * less, s.b = top;
     if (top == -lowest(acc_t()) && s.a == s.a) s.a = 1;
     return s;
