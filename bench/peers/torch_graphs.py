@@ -54,6 +54,10 @@ class Step(c.Structure):
     _fields_ = [("plan", c.c_void_p), ("nodes", c.c_char_p), ("binds", c.c_int)]
 
 
+class ExtentInfo(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("low", c.c_int64), ("high", c.c_int64), ("buckets", c.POINTER(c.c_int64)), ("count", c.c_int)]
+
+
 class Shape(typing.NamedTuple):
     """A tensor as plain values, which torch.compile can see through."""
     dtype: int
@@ -404,6 +408,7 @@ class Graph:
         self.mica, self.handle, self.tensors, self.nodes, self.constants = mica, c.c_void_p(), [], [], {}
         lib.mica_graph_data.restype = c.c_void_p
         mica.check(lib.mica_graph_from_text(text.encode(), c.byref(self.handle)))
+        self.fix_extents()
         mica.check(lib.mica_graph_infer(self.handle))
         info = Info()
         while lib.mica_graph_tensor_at(self.handle, len(self.tensors), c.byref(info)) == 0:
@@ -414,6 +419,16 @@ class Graph:
         while lib.mica_graph_problem(self.handle, len(self.nodes), c.byref(problem)) == 0:
             self.nodes.append(self.node(len(self.nodes), problem))
             lib.mica_problem_destroy(problem)
+
+    def fix_extents(self):
+        """Named ones become what they may be at most."""
+        lib, extent, most, fixed = self.mica.lib, ExtentInfo(), [], c.c_void_p()
+        while lib.mica_graph_extent_at(self.handle, len(most), c.byref(extent)) == 0:
+            most.append(extent.high)
+        if most:
+            self.mica.check(lib.mica_graph_fix(self.handle, (c.c_int64 * len(most))(*most), c.byref(fixed)))
+            lib.mica_graph_destroy(self.handle)
+            self.handle = fixed
 
     def constant(self, index):
         tensor = self.tensors[index][2]

@@ -494,8 +494,7 @@ static const mica_engine *const engines[] = {&mica_moe_compose, &mica_engine_ref
 
 const mica_op mica_op_moe = {
     .name = "moe",
-    .doc = "layers of a mixture of experts, routed here or by given choices, weights in 16 or few "
-           "bits, and the gradients",
+    .doc = "layers of a mixture of experts, of 16 or few bits, and the gradients",
     .desc_size = sizeof(mica_moe_desc),
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,

@@ -455,8 +455,7 @@ static bool fill(const void *desc, const double *numbers, int arg, mica_fill kin
 
 const mica_op mica_op_quantized_gemm = {
     .name = "quantized_gemm",
-    .doc = "Product with quantised weights, also of groups: codes with scales, blocks of GGUF, "
-           "nf4, fp4",
+    .doc = "Product with quantised weights, of groups too: codes, GGUF blocks, nf4, fp4",
     .desc_size = sizeof(mica_quantized_gemm_desc),
     .fields = fields,
     .field_count = sizeof fields / sizeof *fields,
